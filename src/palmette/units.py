@@ -1,0 +1,52 @@
+"""Bytes, durations and counts: parse "18GiB", print "17.3 GiB"."""
+
+import re
+
+from palmette.errors import ConfigError
+
+_SCALES = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "kib": 2**10,
+    "m": 10**6, "mb": 10**6, "mib": 2**20,
+    "g": 10**9, "gb": 10**9, "gib": 2**30,
+    "t": 10**12, "tb": 10**12, "tib": 2**40,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return a number of bytes from `2GiB`, `1.5 GB`, `512` or an integer; raise ConfigError on anything else."""
+    if isinstance(text, int):
+        if text < 0:
+            raise ConfigError(f"{text} is no amount of memory: bytes cannot be negative")
+        return text
+    match = _QUANTITY.fullmatch(text)
+    scale = _SCALES.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise ConfigError(f"{text!r} is no amount of memory. Write it like '2GiB', '800MiB' or '16GB'")
+    return round(float(match[1]) * scale)
+
+
+def format_bytes(count: int) -> str:
+    """Print bytes in the largest binary unit that keeps the number at 1 or above."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_count(count: float) -> str:
+    """Print a count with a thousands separator, or in millions: `12,345`, `135.0 M`."""
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Print a duration as `8.4 s`, `3 min 20 s` or `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
