@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from palmette.config import Config, known_keys, load_config, parse_override
+from palmette.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_read_and_overrides_lie_over_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "search:\n  width: 8\n  depth: 3\nseed: 5\n")
+    config = load_config(path, {"search.width": 64})
+    assert (config.search.width, config.search.depth, config.seed) == (64, 3, 5)
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "")) == Config()
+
+
+def test_an_unknown_key_fails_with_the_file_and_the_nearest_known_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "search:\n  widht: 8\n"))
+    assert str(caught.value).endswith("run.yaml: unknown key 'search.widht'. Did you mean 'search.width'?")
+
+
+def test_every_fault_is_said_in_one_pass(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "search:\n  width: 0\n  depth: many\nsed: 1\n"))
+    message = str(caught.value)
+    assert "search.width cannot be 0" in message
+    assert "search.depth cannot be 'many'" in message
+    assert "Did you mean 'seed'?" in message
+
+
+def test_a_fault_of_the_command_line_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^command line: search.strategy cannot be 'rebas'.*Did you mean 'rebase'"):
+        load_config(write(tmp_path, "seed: 1"), {"search.strategy": "rebas"})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- 1\n- 2\n", "a table of keys, this file holds a list"),
+        ("a: [1\n", "not valid YAML at line 2"),
+        ("search: 5\n", "search cannot be 5"),
+        ("seed: true\n", "seed cannot be True"),
+        ("policy: {temperature: .nan}\n", "policy.temperature cannot be nan"),
+        ("a: " + "[" * 5000, "not valid YAML"),
+    ],
+)
+def test_broken_files_are_refused_with_what_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_config(write(tmp_path, text))
+
+
+def test_a_missing_file_and_a_binary_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere.yaml: cannot read"):
+        load_config(tmp_path / "nowhere.yaml")
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not a text file"):
+        load_config(tmp_path / "x.yaml")
+
+
+def test_overrides_are_read_as_yaml_scalars() -> None:
+    assert parse_override("search.width=64") == ("search.width", 64)
+    assert parse_override("task.prompt=a=b") == ("task.prompt", "a=b")
+    assert parse_override("reward.model=null") == ("reward.model", None)
+    for bad in ("search.width", "=3", "a=[1"):
+        with pytest.raises(ConfigError, match="--set"):
+            parse_override(bad)
+
+
+def test_an_override_cannot_go_below_a_value() -> None:
+    with pytest.raises(ConfigError, match="'seed' holds a value"):
+        load_config(None, {"seed": 1, "seed.x": 2})
+
+
+def test_every_key_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    missing = [key for key in known_keys() if f"`{key}`" not in text]
+    assert missing == []
