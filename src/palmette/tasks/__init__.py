@@ -1,0 +1,1 @@
+"""Where questions come from, how they are put to a model."""

@@ -1,0 +1,88 @@
+"""Questions from JSONL files: MATH500's fields, GSM8K's fields or chat messages."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from palmette.errors import ConfigError
+from palmette.tasks.task import Format, Message, Question
+
+_ROLES = ("system", "user", "assistant")
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and row of every line that is not blank; raise ConfigError that names a broken line."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
+    with file:
+        empty = True
+        for number, line in enumerate(_lines(file, path), start=1):
+            if not line.strip():
+                continue
+            empty = False
+            try:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except UnicodeDecodeError:
+                raise ConfigError(f"{path}, line {number}: not UTF-8 text") from None
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ConfigError(f"{path}, line {number}: a row is an object, this is a {type(row).__name__}")
+            yield number, row
+    if empty:
+        raise ConfigError(f"{path}: the file has no rows")
+
+
+def read_questions(path: Path, form: Format) -> Iterator[Question]:
+    """Yield one question a row: `problem` or `question` or `messages`, with `answer`; `id` or `unique_id` if given."""
+    seen: set[str] = set()
+    for number, row in read_rows(path):
+        place = f"{path}, line {number}"
+        given = row.get("id", row.get("unique_id"))
+        name = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else str(number)
+        if name in seen:
+            raise ConfigError(f"{place}: the id {name!r} stands on an earlier line too")
+        seen.add(name)
+        yield Question(name, _messages(row, form, place), _reference(row, place))
+
+
+def _lines(file: Any, path: Path) -> Iterator[bytes]:
+    try:
+        yield from file
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
+
+
+def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, ...]:
+    if "messages" in row:
+        return _chat(row["messages"], place)
+    for field in ("problem", "question"):
+        if field in row:
+            text = row[field]
+            if not isinstance(text, str) or not text.strip():
+                raise ConfigError(f"{place}: {field!r} is not a text with something in it")
+            return form.messages(text)
+    found = ", ".join(sorted(map(str, row))[:8]) or "nothing"
+    raise ConfigError(f"{place}: needs 'problem', 'question' or 'messages'; found {found}")
+
+
+def _chat(messages: Any, place: str) -> tuple[Message, ...]:
+    whole = isinstance(messages, list) and all(
+        isinstance(message, dict) and message.get("role") in _ROLES and isinstance(message.get("content"), str)
+        for message in messages
+    )
+    if not whole or not messages or messages[-1]["role"] != "user":
+        raise ConfigError(
+            f"{place}: 'messages' must be a list of role ({', '.join(_ROLES)}) and content, the user's last"
+        )
+    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
+
+
+def _reference(row: dict[str, Any], place: str) -> str:
+    answer = row.get("answer")
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise ConfigError(f"{place}: needs 'answer', a text or a number")
+    return str(answer)
