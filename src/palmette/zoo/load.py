@@ -1,0 +1,145 @@
+"""Model folders turned into model objects, or one clear error.
+
+Weights are read from safetensors only, and code that comes with a model is never run. On the CPU, weights already in
+the wanted type are mapped from their file: pages are read when touched, writes stay private to the process.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from palmette.errors import BackendError, ConfigError
+from palmette.zoo.adapter import put_on
+from palmette.zoo.catalog import ENTRIES, Role
+from palmette.zoo.folder import check_weights, read_json
+from palmette.zoo.foreign import one_line, told_as
+from palmette.zoo.hub import fetch
+from palmette.zoo.quiet import quiet
+from palmette.zoo.resolve import is_hub_id, resolve
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+# A policy ties its output to its embedding, so nothing is missing from these: they would load in silence.
+_HEADS_THAT_DO_NOT_WRITE = ("Classification", "QuestionAnswering")
+
+
+def load_policy(
+    name: str, *, adapter: str | None = None, dtype: str = "float32", device: str = "cpu"
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Return a causal language model in eval mode without gradients, with its tokenizer.
+
+    Raise ConfigError when the name, adapter, dtype or device is wrong, BackendError when the weights are damaged,
+    pickled or incomplete.
+    """
+    from transformers import AutoModelForCausalLM
+
+    folder = _local_folder(name, "policy")
+    architectures = read_json(folder / "config.json").get("architectures") or []
+    if any(part in str(architecture) for architecture in architectures for part in _HEADS_THAT_DO_NOT_WRITE):
+        raise BackendError(f"{name} cannot serve as policy: it is a {architectures[0]}, which writes no text")
+    return _load(AutoModelForCausalLM, name, folder, "policy", adapter, dtype, device)
+
+
+def load_reward(
+    name: str, *, adapter: str | None = None, dtype: str = "float32", device: str = "cpu"
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Return a token classifier with one label, a score per token, under the same conditions as `load_policy`."""
+    from transformers import AutoModelForTokenClassification
+
+    folder = _local_folder(name, "reward")
+    model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, device)
+    if model.config.num_labels != 1:
+        raise BackendError(f"{name} cannot serve as reward: it gives {model.config.num_labels} labels per token, not 1")
+    return model, tokenizer
+
+
+def load_embedder(name: str, device: str = "cpu") -> "SentenceTransformer":
+    """Return a sentence-transformers model in eval mode without gradients; errors as for `load_policy`."""
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise BackendError(f"{name} needs sentence-transformers: pip install 'palmette[embed]'") from error
+    folder = _local_folder(name, "embedder")
+    if not (folder / "modules.json").is_file():
+        raise ConfigError(f"{folder} is no sentence-transformers folder: it has no modules.json")
+    for config in sorted(folder.rglob("config.json")):
+        if config.parent == folder or any(config.parent.glob("*.bin")) or any(config.parent.glob("*.safetensors")):
+            check_weights(config.parent)
+    device = _usable_device(device)
+    with quiet(), told_as(f"cannot load {name} as embedder"):
+        embedder = SentenceTransformer(
+            str(folder),
+            device=device,
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
+    return embedder.eval().requires_grad_(False)
+
+
+def _local_folder(name: str, role: Role) -> Path:
+    entry = ENTRIES.get(name)
+    if entry is not None and entry.role != role:
+        fitting = [other.name for other in ENTRIES.values() if other.role == role]
+        raise ConfigError(f"{name} cannot serve as {role}: its role is {entry.role}. Try {' or '.join(fitting)}")
+    resolved = resolve(name)
+    if is_hub_id(resolved):
+        with quiet():
+            resolved = fetch(resolved)
+    return Path(resolved)
+
+
+def _load(
+    auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, device: str
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    from transformers import AutoTokenizer
+
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype '{dtype}' is unknown: use one of {', '.join(_DTYPES)}")
+    device = _usable_device(device)
+    read_json(folder / "config.json")
+    check_weights(folder)
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        raise BackendError(f"{folder} has no tokenizer: copy the tokenizer.json of its base model there")
+    with quiet(), told_as(f"cannot load {name} as {role}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        model, found = auto_class.from_pretrained(
+            folder,
+            dtype=_DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+        _refuse_random_weights(name, role, sorted(found["missing_keys"]))
+        model = model.to(device)
+        if adapter is not None:
+            model = put_on(model, adapter, base_names=[name, str(folder)], device=device)
+    return model.eval().requires_grad_(False), tokenizer
+
+
+def _refuse_random_weights(name: str, role: Role, missing: list[str]) -> None:
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise BackendError(
+            f"{name} cannot serve as {role}: its weights lack {shown}, which would start from random numbers"
+        )
+
+
+def _usable_device(device: str) -> str:
+    """Return the device, CUDA's first or else the CPU for `auto`.
+
+    Raise ConfigError before any weight is read when torch cannot put a tensor there.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"device '{device}' cannot be used ({one_line(error)}): use 'cpu'") from error
+    return device
