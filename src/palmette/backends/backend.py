@@ -1,0 +1,54 @@
+"""The backend contract: who turns prefixes into next steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Finish = Literal["step", "end", "length"]
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers."""
+
+    question: str
+    parent: int
+    prefix: tuple[int, ...]
+    seed: int
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What grew. `tokens` include the delimiter or the end token; `text` includes the delimiter, not the end token.
+
+    Log-probabilities are of the model's own distribution at temperature 1, before any cut.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...]
+    finish: Finish
+
+
+class Backend(Protocol):
+    """Grows steps. The same expansion gives the same step whatever else is in the call (CPU, float32)."""
+
+    calls: int
+    """Forward passes made so far."""
+
+    kv_bytes_per_token: int
+    """What one token costs in this policy's KV cache."""
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the prompt's tokens, rendered by the model's chat template where it has one."""
+
+    def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
+        """Grow one step for each expansion, in order. Blocks until all are done."""
+
+    def release(self, question: str, nodes: Sequence[int]) -> None:
+        """Forget what is kept for these nodes; ancestors keep theirs. Safe to call twice."""
+
+    def room_tokens(self) -> int | None:
+        """Return how many KV tokens are still free, None where the backend sets no limit."""

@@ -1,0 +1,128 @@
+"""The backend against a reference so slow that it is plainly right: one row, no cache, no padding, every token anew."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from palmette.backends.backend import Expansion, Step
+from palmette.backends.local import LocalBackend
+from palmette.engine.sampler import Sampling, draw, noise
+from palmette.errors import BackendError, ConfigError
+
+Prompt = Callable[[str], tuple[int, ...]]
+TEXTS = ("1+2", "(3+4)*2-5", "9", "12*12-(7-3)+8-(2*2)", "1+2")
+
+
+def backend(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: int = 64, **sampling: float
+) -> LocalBackend:
+    settings = Sampling(**sampling)  # type: ignore[arg-type]
+    return LocalBackend(policy, tokenizer, step_end="\n", sampling=settings, batch_rows=rows)
+
+
+def wishes(prompt: Prompt, copies: int = 4, tokens: int = 24) -> list[Expansion]:
+    prefixes = [prompt(text) for text in TEXTS]
+    return [
+        Expansion(f"q{number}", 0, prefix, 100 * number + copy, tokens)
+        for number, prefix in enumerate(prefixes)
+        for copy in range(copies)
+    ]
+
+
+@torch.inference_mode()
+def slow(policy: LlamaForCausalLM, expansion: Expansion, sampling: Sampling, end: int, line: int) -> list[int]:
+    generator = torch.Generator().manual_seed(expansion.seed)
+    tokens: list[int] = []
+    while len(tokens) < expansion.max_tokens:
+        logits = policy(input_ids=torch.tensor([[*expansion.prefix, *tokens]]), use_cache=False).logits[:, -1]
+        drawn = draw(logits, noise([generator], logits.shape[1]) if sampling.temperature else None, sampling)
+        tokens.append(int(drawn.tokens_R[0]))
+        if tokens[-1] == end or (tokens[-1] == line and len(tokens) > 1 and set(tokens[:-1]) != {line}):
+            break
+    return tokens
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}, {"top_k": 3}])
+def test_steps_equal_those_of_the_slow_reference_token_for_token(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, sampling: dict[str, float]
+) -> None:
+    asked = wishes(prompt)
+    settings = Sampling(**sampling)  # type: ignore[arg-type]
+    line = int(tokenizer.convert_tokens_to_ids("\n"))  # type: ignore[arg-type]
+    expected = [slow(policy, expansion, settings, tokenizer.eos_token_id, line) for expansion in asked]
+    steps = backend(policy, tokenizer, 64, **sampling).expand(asked)
+    assert [list(step.tokens) for step in steps] == expected
+    assert len({tuple(tokens) for tokens in expected}) > 3  # the model is not stuck on one step
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_the_same_seed_gives_the_same_step_whatever_the_batch(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, rows: int
+) -> None:
+    asked = wishes(prompt, copies=8)
+    together = backend(policy, tokenizer).expand(asked)
+    apart = backend(policy, tokenizer, rows).expand(asked)
+    backwards = backend(policy, tokenizer).expand(asked[::-1])[::-1]
+    assert [step.tokens for step in apart] == [step.tokens for step in together]
+    assert [step.tokens for step in backwards] == [step.tokens for step in together]
+
+
+def test_log_probabilities_are_the_models_own(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    for step, expansion in zip(
+        backend(policy, tokenizer, temperature=0.5, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
+    ):
+        with torch.inference_mode():
+            logits = policy(input_ids=torch.tensor([[*expansion.prefix, *step.tokens]]), use_cache=False).logits[0]
+        plain = logits.log_softmax(-1)[len(expansion.prefix) - 1 : -1]
+        expected = plain.gather(1, torch.tensor(step.tokens)[:, None])[:, 0].tolist()
+        assert step.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_step_ends_at_its_delimiter_at_the_end_token_or_at_its_length(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    steps = backend(policy, tokenizer).expand(wishes(prompt, copies=60))
+    by_finish: dict[str, list[Step]] = {}
+    for step in steps:
+        by_finish.setdefault(step.finish, []).append(step)
+    assert set(by_finish) == {"step", "end", "length"}
+    for step in steps:
+        assert step.text == tokenizer.decode(list(step.tokens), skip_special_tokens=True)
+    assert all(step.text.endswith("\n") and step.text.strip() for step in by_finish["step"])
+    assert all(step.tokens[-1] == tokenizer.eos_token_id for step in by_finish["end"])
+    assert all(len(step.tokens) == 24 for step in by_finish["length"])
+
+
+def test_a_prompt_too_long_for_the_model_is_refused_with_what_to_lower(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    (first, *_) = wishes(prompt)
+    with pytest.raises(
+        ConfigError, match=r"may need 605 tokens, the policy takes 512: lower search.total_tokens by 93"
+    ):
+        backend(policy, tokenizer).expand([replace(first, max_tokens=600)])
+
+
+def test_weights_that_give_no_finite_logits_are_an_error_of_the_backend(
+    tokenizer: PreTrainedTokenizerFast, policy: LlamaForCausalLM, prompt: Prompt
+) -> None:
+    broken = LlamaForCausalLM(policy.config)
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(BackendError, match="not finite"):
+        backend(broken.eval(), tokenizer).expand(wishes(prompt))
+
+
+def test_kv_bytes_count_keys_and_values_of_every_layer(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    assert backend(policy, tokenizer).kv_bytes_per_token == 2 * 2 * 2 * 8 * 4  # k+v, layers, kv heads, width, float32
+
+
+def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    assert backend(policy, tokenizer).expand([]) == []
