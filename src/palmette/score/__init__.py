@@ -1,0 +1,1 @@
+"""How good a step looks, how true an answer is."""

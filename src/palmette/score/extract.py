@@ -1,0 +1,79 @@
+r"""The final answer held in a solution text.
+
+Solutions come from a model: truncated, repeated, megabytes long. Each function reads the text a fixed number of times.
+"""
+
+import re
+
+# An escaped character is a token of its own, so that the braces of `\{1, 2\}` do not count. The backslash of `\boxed`
+# is optional because some models double it, so that the pair reads as an escaped backslash.
+_BRACE_TOKEN = re.compile(r"\\?\b(?P<box>boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+_HASHES = "####"
+# `A:` counts only at the start of a line, in front of which Markdown may put stars; `answer is` counts anywhere.
+_MARKER = re.compile(
+    r"^[ \t]*(?:\*\*)?A(?:\*\*)?:|\banswer(?:\*\*)?(?::|[ \t]*=|[ \t]+is\b)", re.IGNORECASE | re.MULTILINE
+)
+_NUMBER = re.compile(r"(?:(?<![\w)])[-\u2212])?[$€£]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?%?")
+
+
+def extract_answer(solution: str) -> str | None:
+    r"""Return the final answer of a solution, or None when it holds none.
+
+    The first of these that is there: the last closed `\boxed{...}`, the text after the last `####`, the text after the
+    last `A:`, `Answer:` or `answer is`, the last number.
+    """
+    return _last_boxed(solution) or _after_hashes(solution) or _after_marker(solution) or _last_number(solution)
+
+
+def extract_reference(reference: str) -> str:
+    """Return the final answer of a worked reference that ends in `#### 18` or a line `A: 18`, else all of it."""
+    last_line = reference.rstrip().rpartition("\n")[2].strip()
+    after_a = last_line[2:].strip() if last_line.startswith("A:") else ""
+    return _after_hashes(reference) or after_a or reference.strip()
+
+
+def _last_boxed(text: str) -> str | None:
+    """Return what the last box holds; a box that is empty or never closed does not count."""
+    if "boxed" not in text and "fbox" not in text:
+        return None
+    openings: list[tuple[int, bool]] = []  # where the inside of each open brace starts; whether a box opened it
+    best_start, best = -1, None
+    for token in _BRACE_TOKEN.finditer(text):
+        if token["box"]:
+            openings.append((token.end(), True))
+        elif token[0] == "{":
+            openings.append((token.end(), False))
+        elif token[0] == "}" and openings:
+            start, is_box = openings.pop()
+            if is_box and start > best_start and (inside := text[start : token.start()].strip()):
+                best_start, best = start, inside
+    return best
+
+
+def _after_hashes(text: str) -> str | None:
+    """Return the rest of the line after the last `####`."""
+    _, hashes, rest = text.rpartition(_HASHES)
+    return _first_line(rest) if hashes else None
+
+
+def _after_marker(text: str) -> str | None:
+    """Return what follows the last marker on its line, or on the next line that says anything."""
+    end = None
+    for marker in _MARKER.finditer(text):
+        end = marker.end()
+    return None if end is None else _first_line(text[end:])
+
+
+def _first_line(rest: str) -> str | None:
+    """Return the first sentence of the first line that says anything, without Markdown stars and end punctuation."""
+    line = rest.lstrip(" \t\r\n*:").partition("\n")[0]
+    sentence = line.partition(". ")[0]
+    return sentence.strip().strip("*`").rstrip(" .,;\t\r") or None
+
+
+def _last_number(text: str) -> str | None:
+    """Return the last number as it is written, with its sign, currency and percent sign."""
+    last = None
+    for number in _NUMBER.finditer(text):
+        last = number[0]
+    return None if last is None else last.rstrip(",")

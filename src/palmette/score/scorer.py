@@ -1,0 +1,26 @@
+"""The scorer contract: who guesses how good a step is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from palmette.backends.backend import Message
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A question's messages with the steps taken so far; the last one is to be scored."""
+
+    messages: tuple[Message, ...]
+    steps: tuple[str, ...]
+    finished: bool
+
+
+class Scorer(Protocol):
+    """Scores last steps: 0 surely wrong, 1 surely right."""
+
+    calls: int
+    """Forward passes made so far."""
+
+    def score(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return one score in [0, 1] for each candidate, in order."""
