@@ -1,0 +1,1 @@
+"""Strategies as pure functions, with one loop that serves them all."""

@@ -1,0 +1,60 @@
+"""Folds step scores into one number and votes on the answers of a tree's finished leaves."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from palmette.config import Fold, Vote
+from palmette.tree import Tree
+
+
+def fold(scores: Sequence[float], how: Fold) -> float:
+    """Return one score for a path; a path without scores counts 1, so that votes without a scorer are equal."""
+    if not scores:
+        return 1.0
+    if how == "last":
+        return scores[-1]
+    if how == "min":
+        return min(scores)
+    if how == "mean":
+        return sum(scores) / len(scores)
+    return math.prod(scores)
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One finished leaf: its answer as written, its canonical form, its folded score."""
+
+    leaf: int
+    answer: str
+    canonical: str
+    score: float
+
+
+def ballots(
+    tree: Tree, how: Fold, extract: Callable[[str], str | None], canonical: Callable[[str], str]
+) -> list[Ballot]:
+    """Read the answer of every finished leaf; a leaf without one casts no ballot."""
+    cast = []
+    for node in tree.nodes:
+        answer = extract(tree.solution(node.id)) if node.finished else None
+        if answer is not None:
+            cast.append(Ballot(node.id, answer, canonical(answer), fold(tree.scores(node.id), how)))
+    return cast
+
+
+def elect(cast: Sequence[Ballot], vote: Vote) -> str | None:
+    """Return the elected answer as its oldest voter wrote it, None without ballots. Ties go to the older leaf."""
+    if not cast:
+        return None
+    if vote == "best":
+        return max(cast, key=lambda ballot: (ballot.score, -ballot.leaf)).answer
+    weights: dict[str, float] = {}
+    for ballot in cast:
+        weights[ballot.canonical] = weights.get(ballot.canonical, 0.0) + (1.0 if vote == "majority" else ballot.score)
+    winner = max(weights, key=lambda answer: weights[answer])
+    return next(ballot.answer for ballot in cast if ballot.canonical == winner)
+
+
+VOTES: tuple[Vote, ...] = get_args(Vote)

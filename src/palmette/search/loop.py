@@ -1,0 +1,179 @@
+"""The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from palmette.backends.backend import Backend, Expansion
+from palmette.config import Fold
+from palmette.errors import ConfigError
+from palmette.score.scorer import Candidate, Scorer
+from palmette.search.answer import fold
+from palmette.search.strategy import Allocation, Frontier, Strategy
+from palmette.tasks.task import Question
+from palmette.tree import Node, Tree
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path."""
+
+    width: int
+    depth: int
+    step_tokens: int
+    total_tokens: int
+    questions_in_flight: int
+
+
+@dataclass
+class Growth:
+    """One question while its tree grows. `grants` are the children to grow in the next wave."""
+
+    question: Question
+    tree: Tree
+    grants: Allocation
+    wave: int = 0
+    kv_tokens: list[int] = field(default_factory=list)
+    separate_kv_tokens: list[int] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+
+    def finished(self) -> list[Node]:
+        """Return the leaves that ended their solution."""
+        return [node for node in self.tree.nodes if node.finished]
+
+
+class Observer:
+    """What the loop tells while it runs; a subclass overrides what it wants to hear."""
+
+    def started(self, growth: Growth) -> None:
+        """Hear that a question's prompt stands."""
+
+    def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
+        """Hear that a wave is scored and the next children are granted."""
+
+    def finished(self, growth: Growth) -> None:
+        """Hear that a tree will not grow any more."""
+
+
+def node_seed(seed: int, question: str, node: int) -> int:
+    """Return the seed that belongs to a node: the same whatever runs beside it."""
+    digest = hashlib.blake2b(f"{seed}\0{question}\0{node}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def search(
+    questions: Iterable[Question],
+    backend: Backend,
+    scorer: Scorer | None,
+    strategy: Strategy,
+    limits: Limits,
+    *,
+    seed: int,
+    how: Fold,
+    observer: Observer,
+) -> None:
+    """Grow a tree for every question; a new question starts as soon as another has finished."""
+    waiting = iter(questions)
+    growing: list[Growth] = []
+    while True:
+        for question in islice(waiting, limits.questions_in_flight - len(growing)):
+            growth = _start(question, backend, strategy, limits)
+            observer.started(growth)
+            growing.append(growth)
+        if not growing:
+            return
+        added = _expand(growing, backend, limits, seed)
+        if scorer is not None:
+            _score(growing, added, scorer)
+        for growth, nodes in zip(growing, added, strict=True):
+            _allocate(growth, nodes, strategy, limits, how, backend.room_tokens())
+            _release(growth, backend)
+            observer.wave_done(growth, nodes)
+            growth.wave += 1
+            if not growth.grants:
+                observer.finished(growth)
+        growing = [growth for growth in growing if growth.grants]
+
+
+def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
+    prompt = backend.encode(question.messages)
+    if not prompt:
+        raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
+    tree = Tree(prompt)
+    grants = strategy(Frontier(tree, (0,), (1.0,)), limits.width, backend.room_tokens())
+    return Growth(question, tree, grants, held={0})
+
+
+def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: int) -> list[list[Node]]:
+    """Grow all granted children of all questions in one call and hang them into their trees."""
+    expansions: list[Expansion] = []
+    for growth in growing:
+        next_id = len(growth.tree.nodes)
+        for parent, count in growth.grants.items():
+            prefix = growth.tree.path_tokens(parent)
+            spent = len(prefix) - len(growth.tree.prompt_tokens)
+            room = min(limits.step_tokens, limits.total_tokens - spent)
+            for _ in range(count):
+                own_seed = node_seed(seed, growth.question.id, next_id)
+                expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room))
+                next_id += 1
+    grown = backend.expand(expansions)
+    if len(grown) != len(expansions):
+        raise RuntimeError(f"the backend returned {len(grown)} steps for {len(expansions)} expansions")
+    steps = iter(grown)
+    added = []
+    for growth in growing:
+        nodes = []
+        for parent, count in growth.grants.items():
+            for step in islice(steps, count):
+                nodes.append(
+                    growth.tree.add(parent, step.tokens, step.text, step.logprobs, finished=step.finish == "end")
+                )
+        leaves = [node.id for node in nodes]
+        growth.kv_tokens.append(growth.tree.unique_tokens(leaves))
+        growth.separate_kv_tokens.append(growth.tree.separate_tokens(leaves))
+        growth.held.update(leaves)
+        added.append(nodes)
+    return added
+
+
+def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: Scorer) -> None:
+    nodes, candidates = [], []
+    for growth, new in zip(growing, added, strict=True):
+        for node in new:
+            steps = tuple(step.text for step in growth.tree.steps(node.id))
+            candidates.append(Candidate(growth.question.messages, steps, node.finished))
+            nodes.append(node)
+    for node, score in zip(nodes, scorer.score(candidates), strict=True):
+        node.score = score
+
+
+def _allocate(
+    growth: Growth, added: Sequence[Node], strategy: Strategy, limits: Limits, how: Fold, room: int | None
+) -> None:
+    """Grant the next children, none where every branch has ended or the finished leaves fill the width."""
+    tree = growth.tree
+    prompt = len(tree.prompt_tokens)
+    open_leaves = tuple(
+        node.id
+        for node in added
+        if not node.finished
+        and node.depth < limits.depth
+        and len(tree.path_tokens(node.id)) - prompt < limits.total_tokens
+    )
+    width = limits.width - len(growth.finished())
+    if not open_leaves or width < 1:
+        growth.grants = {}
+        return
+    scores = tuple(fold(tree.scores(leaf), how) for leaf in open_leaves)
+    growth.grants = strategy(Frontier(tree, open_leaves, scores), width, room)
+
+
+def _release(growth: Growth, backend: Backend) -> None:
+    """Give back every node that no granted branch runs through."""
+    needed = {step.id for parent in growth.grants for step in growth.tree.path(parent)}
+    gone = sorted(growth.held - needed)
+    if gone:
+        backend.release(growth.question.id, gone)
+    growth.held &= needed

@@ -1,0 +1,106 @@
+"""What a run's finished questions add up to."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from palmette.errors import RunError
+from palmette.events import Event, QuestionFinished, RunStarted, Session
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of questions answered right, with its 95% Wilson interval and the four outcomes behind it."""
+
+    correct: float
+    questions: int
+    outcomes: dict[str, int]
+
+    @property
+    def share(self) -> float:
+        """Return the share, 0 without questions."""
+        return self.correct / self.questions if self.questions else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the Wilson interval: honest near 0 and 1, and for few questions."""
+        if not self.questions:
+            return 0.0, 1.0
+        z, n, p = 1.96, self.questions, self.share
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run in numbers. Tokens are means per question; KV tokens are those of one question's tree."""
+
+    config: dict[str, Any]
+    questions: int
+    votes: dict[str, Accuracy]
+    single: Accuracy
+    any_leaf: Accuracy
+    generated_tokens: float
+    mean_kv_tokens: float
+    peak_kv_tokens: int
+    peak_separate_kv_tokens: int
+    seconds: float
+    policy_calls: int
+    reward_calls: int
+
+
+def summarize(events: Iterable[Event]) -> Summary:
+    """Add up a run's events. Raises RunError where they do not begin with the run's config."""
+    started: RunStarted | None = None
+    finished: dict[str, QuestionFinished] = {}
+    sessions: list[Session] = []
+    for event in events:
+        if isinstance(event, RunStarted):
+            started = event
+        elif isinstance(event, QuestionFinished):
+            finished[event.question] = event
+        elif isinstance(event, Session):
+            sessions.append(event)
+    if started is None:
+        raise RunError("the run has no first event: it was stopped before it began; start it again in a new folder")
+    done = list(finished.values())
+    count = max(1, len(done))
+    votes = sorted({vote for event in done for vote in event.choices})
+    return Summary(
+        config=started.config,
+        questions=len(done),
+        votes={vote: _vote(done, vote) for vote in votes},
+        single=_single(done),
+        any_leaf=_any(done),
+        generated_tokens=sum(event.generated_tokens for event in done) / count,
+        mean_kv_tokens=sum(event.mean_kv_tokens for event in done) / count,
+        peak_kv_tokens=max((event.peak_kv_tokens for event in done), default=0),
+        peak_separate_kv_tokens=max((event.peak_separate_kv_tokens for event in done), default=0),
+        seconds=sum(session.seconds for session in sessions),
+        policy_calls=sum(session.policy_calls for session in sessions),
+        reward_calls=sum(session.reward_calls for session in sessions),
+    )
+
+
+def _vote(done: list[QuestionFinished], vote: str) -> Accuracy:
+    outcomes = Counter(event.choices[vote].outcome for event in done)
+    return Accuracy(outcomes["correct"], len(done), dict(outcomes))
+
+
+def _single(done: list[QuestionFinished]) -> Accuracy:
+    """Return how often one leaf alone is right, each question counted once however many leaves it has."""
+    outcomes: Counter[str] = Counter()
+    correct = 0.0
+    for event in done:
+        outcomes.update(event.leaf_outcomes)
+        correct += event.leaf_outcomes.get("correct", 0) / max(1, sum(event.leaf_outcomes.values()))
+    return Accuracy(correct, len(done), dict(outcomes))
+
+
+def _any(done: list[QuestionFinished]) -> Accuracy:
+    """Return how often at least one leaf is right: what a perfect vote would reach."""
+    hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in done)
+    return Accuracy(hits, len(done), {"correct": hits})

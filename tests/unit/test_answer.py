@@ -1,0 +1,40 @@
+import pytest
+
+from palmette.search.answer import Ballot, ballots, elect, fold
+from palmette.tree import Tree
+
+
+def test_scores_fold_to_hand_worked_numbers() -> None:
+    scores = [0.5, 0.25, 0.8]
+    assert fold(scores, "last") == 0.8
+    assert fold(scores, "min") == 0.25
+    assert fold(scores, "mean") == pytest.approx(1.55 / 3)
+    assert fold(scores, "prod") == pytest.approx(0.1)
+    assert fold([], "prod") == 1.0
+
+
+CAST = [
+    Ballot(1, "7", "7", 0.30),
+    Ballot(2, "7.0", "7", 0.25),
+    Ballot(3, "9", "9", 0.60),
+    Ballot(4, "8", "8", 0.60),
+]
+
+
+def test_each_vote_elects_its_own_winner() -> None:
+    assert elect(CAST, "best") == "9"  # 0.60 twice: the older leaf
+    assert elect(CAST, "majority") == "7"
+    assert elect(CAST, "weighted") == "9"  # 0.60 against 0.55
+    assert elect([], "majority") is None
+
+
+def test_a_tie_goes_to_the_older_leaf() -> None:
+    assert elect([CAST[2], CAST[0]], "majority") == "9"
+
+
+def test_only_finished_leaves_with_an_answer_vote() -> None:
+    tree = Tree((1,))
+    for text, finished in (("a=1", True), ("b=2", False), ("none", True)):
+        tree.add(0, (2,), text, (0.0,), finished=finished).score = 0.5
+    extract = {"a=1": "1", "b=2": "2"}.get
+    assert ballots(tree, "last", extract, str) == [Ballot(1, "1", "1", 0.5)]

@@ -1,0 +1,164 @@
+from collections.abc import Sequence
+
+import pytest
+
+from palmette.backends.backend import Expansion, Step
+from palmette.backends.scripted import ScriptedBackend
+from palmette.errors import ConfigError
+from palmette.score.scorer import Candidate
+from palmette.search import best_of_n, rebase
+from palmette.search.loop import Growth, Limits, Observer, node_seed, search
+from palmette.search.strategy import Allocation, Frontier, Strategy
+from palmette.tasks.task import Question
+from palmette.tree import Node
+
+LIMITS = Limits(width=4, depth=25, step_tokens=50, total_tokens=100, questions_in_flight=2)
+
+
+def ask(*names: str) -> list[Question]:
+    return [Question(name, ({"role": "user", "content": f"{name}?"},), "1") for name in names]
+
+
+def countdown(expansion: Expansion, above: str) -> str:
+    """Write three steps, the last of which ends the solution."""
+    return "step\n" if above.count("\n") < 2 else "done$"
+
+
+class Memory(Observer):
+    def __init__(self) -> None:
+        self.growths: dict[str, Growth] = {}
+        self.grants: list[tuple[str, Allocation]] = []
+        self.order: list[str] = []
+
+    def started(self, growth: Growth) -> None:
+        self.order.append(f"+{growth.question.id}")
+
+    def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
+        self.grants.append((growth.question.id, growth.grants))
+
+    def finished(self, growth: Growth) -> None:
+        self.order.append(f"-{growth.question.id}")
+        self.growths[growth.question.id] = growth
+
+
+class ByLength:
+    """Scores a step by how many characters it has."""
+
+    calls = 0
+
+    def score(self, candidates: Sequence[Candidate]) -> list[float]:
+        self.calls += 1
+        return [min(1.0, len(candidate.steps[-1]) / 10) for candidate in candidates]
+
+
+def grow(
+    script: ScriptedBackend,
+    names: Sequence[str] = ("a",),
+    limits: Limits = LIMITS,
+    strategy: Strategy = best_of_n.allocate,
+    scorer: ByLength | None = None,
+) -> Memory:
+    memory = Memory()
+    search(ask(*names), script, scorer, strategy, limits, seed=0, how="last", observer=memory)
+    return memory
+
+
+def test_every_branch_grows_until_it_ends() -> None:
+    tree = grow(ScriptedBackend(countdown)).growths["a"].tree
+    assert [node.depth for node in tree.nodes if node.finished] == [3, 3, 3, 3]
+    assert {tree.solution(node.id) for node in tree.nodes if node.finished} == {"step\nstep\ndone"}
+
+
+def test_kv_tokens_count_the_prompt_once_and_each_open_branch() -> None:
+    growth = grow(ScriptedBackend(countdown)).growths["a"]
+    # Prompt 2; four branches of 5, then 10, then 15 tokens ("done$" has five).
+    assert growth.kv_tokens == [2 + 20, 2 + 40, 2 + 60]
+    assert growth.separate_kv_tokens == [8 + 20, 8 + 40, 8 + 60]
+
+
+def test_a_wave_is_one_call_for_all_questions_in_flight() -> None:
+    backend = ScriptedBackend(countdown)
+    memory = grow(backend, ("a", "b", "c"))
+    assert backend.calls == 6  # a and b together, then c
+    assert memory.order == ["+a", "+b", "-a", "-b", "+c", "-c"]
+
+
+def test_seeds_belong_to_nodes_whatever_runs_beside_them() -> None:
+    def seeds(in_flight: int, names: Sequence[str]) -> dict[str, list[int]]:
+        seen: dict[str, list[int]] = {}
+
+        def script(expansion: Expansion, above: str) -> str:
+            seen.setdefault(expansion.question, []).append(expansion.seed)
+            return countdown(expansion, above)
+
+        grow(ScriptedBackend(script), names, Limits(4, 25, 50, 100, in_flight))
+        return seen
+
+    alone = seeds(1, ("b",))["b"]
+    assert seeds(3, ("a", "b", "c"))["b"] == alone
+    assert alone == [node_seed(0, "b", node) for node in range(1, 13)]
+    assert len(set(alone)) == 12
+
+
+def test_finished_leaves_reduce_the_width() -> None:
+    def script(expansion: Expansion, above: str) -> str:
+        return "end$" if expansion.seed == node_seed(0, "a", 1) else countdown(expansion, above)
+
+    memory = grow(ScriptedBackend(script), strategy=rebase.at_temperature(0.2), scorer=ByLength())
+    assert [sum(grants.values()) for _, grants in memory.grants] == [3, 3, 0]
+
+
+def test_a_branch_that_never_ends_stops_at_its_depth_and_casts_no_vote() -> None:
+    memory = grow(ScriptedBackend(lambda expansion, above: "on\n"), limits=Limits(2, 3, 50, 100, 1))
+    tree = memory.growths["a"].tree
+    assert max(node.depth for node in tree.nodes) == 3
+    assert not any(node.finished for node in tree.nodes)
+
+
+def test_a_branch_stops_at_its_total_tokens() -> None:
+    memory = grow(ScriptedBackend(lambda expansion, above: "x" * 40), limits=Limits(1, 25, 16, 40, 1))
+    tree = memory.growths["a"].tree
+    assert [len(node.tokens) for node in tree.nodes[1:]] == [16, 16, 8]
+
+
+def test_an_empty_step_cannot_keep_a_branch_alive_for_ever() -> None:
+    memory = grow(ScriptedBackend(lambda expansion, above: ""), limits=Limits(1, 5, 16, 40, 1))
+    assert len(memory.growths["a"].tree.nodes) == 6
+
+
+def test_a_strategy_that_drops_a_leaf_releases_its_nodes_and_only_them() -> None:
+    backend = ScriptedBackend(countdown)
+
+    def first_only(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        return {frontier.leaves[0]: 2}
+
+    grow(backend, limits=Limits(2, 25, 50, 100, 1), strategy=first_only)
+    assert backend.released[0] == ("a", 2)
+    assert sorted(node for _, node in backend.released) == list(range(7))  # in the end everything, once
+
+
+def test_scores_reach_the_strategy_folded() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def spy(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        seen.append(frontier.scores)
+        return best_of_n.allocate(frontier, width, room)
+
+    grow(ScriptedBackend(countdown), strategy=spy, scorer=ByLength(), limits=Limits(2, 25, 50, 100, 1))
+    assert seen == [(1.0,), (0.5, 0.5), (0.5, 0.5)]
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    question = Question("a", ({"role": "user", "content": ""},), "1")
+    with pytest.raises(ConfigError, match="question a has an empty prompt"):
+        search([question], ScriptedBackend(countdown), None, best_of_n.allocate, LIMITS,
+               seed=0, how="last", observer=Memory())  # fmt: skip
+
+
+def test_a_backend_that_returns_too_few_steps_is_caught() -> None:
+    class Short(ScriptedBackend):
+        def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
+            return super().expand(expansions)[:-1]
+
+    with pytest.raises(RuntimeError, match="3 steps for 4 expansions"):
+        grow(Short(countdown))
