@@ -1,0 +1,1 @@
+"""How the shipped seedlings were trained."""
