@@ -1,0 +1,142 @@
+"""Flags in, exit code out."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from palmette import __version__
+from palmette.errors import ConfigError, PalmetteError
+
+app = typer.Typer(
+    help="Makes language models reason better in the memory you have.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def main() -> None:
+    """Run a command; every error a user can cause is one line on stderr with its exit code."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments)
+    except PalmetteError as error:
+        if debug:
+            raise
+        print(f"palmette: {_one_line(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("palmette: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if version:
+        print(f"palmette {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def search(
+    config_file: Annotated[Path | None, typer.Option("--config", help="YAML file of the run.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Model that proposes steps.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Model that scores steps; 'none' for none.")] = None,
+    task: Annotated[str | None, typer.Option(help="ladder, rg:GENERATOR or a JSONL file.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="best_of_n, beam, dvts or rebase.")] = None,
+    width: Annotated[int | None, typer.Option(help="Branches in flight per question.")] = None,
+    questions: Annotated[int | None, typer.Option(help="How many questions.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set search.depth=12")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
+    from palmette import console, run
+    from palmette.config import load_config, parse_override
+
+    flags: dict[str, Any] = {
+        "policy.model": policy,
+        "reward.model": reward,
+        "task.name": task,
+        "search.strategy": strategy,
+        "search.width": width,
+        "task.questions": questions,
+        "seed": seed,
+        "out": out,
+    }
+    overrides = {key: value for key, value in flags.items() if value is not None}
+    overrides.update(parse_override(text) for text in settings or [])
+    if overrides.get("reward.model") == "none":
+        overrides["reward.model"] = None
+    if resume is None:
+        config = load_config(config_file, overrides)
+        folder = run.new_run(config)
+    else:
+        if overrides or config_file:
+            given = "--config" if config_file else next(iter(overrides))
+            raise ConfigError(f"--resume continues a run with the config it has: leave {given} out")
+        folder = resume
+        config = run.run_config(folder)
+    console.search(folder, config, as_json=as_json)
+
+
+@app.command()
+def demo(
+    questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 24,
+    width: Annotated[int, typer.Option(help="Branches in flight per question.", min=1)] = 16,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; must be new or empty.")] = None,
+) -> None:
+    """Compare the strategies on the embedded default: a table, and a report to look at."""
+    from palmette import console
+
+    console.demo(questions, width, out)
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the models that need no hub."""
+    from palmette import console
+
+    console.models(as_json=as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs to compare.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: report.html in the first folder.")] = None,
+) -> None:
+    """Write one self-contained HTML page about one or more runs."""
+    from palmette import console
+
+    console.report(folders, out)
+
+
+@app.command()
+def grade(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Rows with solution and reference or answer.")],
+    seconds: Annotated[float, typer.Option(help="Time limit for one answer.", min=0.1)] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one verdict a row as JSON.")] = False,
+) -> None:
+    """Check solutions against references and count the four outcomes."""
+    from palmette import console
+
+    console.grade(file, seconds, as_json=as_json)
+
+
+def _one_line(text: str) -> str:
+    """Return the message without line breaks and control characters: hostile names cannot draw on a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)

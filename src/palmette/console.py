@@ -1,0 +1,200 @@
+"""What the commands show on a terminal: progress on stderr, results on stdout."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from palmette import run
+from palmette.config import Config, load_config
+from palmette.errors import ConfigError, PalmetteError
+from palmette.events import read_events
+from palmette.report.page import write_page
+from palmette.report.table import OUTCOMES, answers_table, strategies_table, summary_values
+from palmette.search.summary import Summary, summarize
+from palmette.units import format_bytes, format_count, format_seconds
+
+DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase")
+_PLAIN_SECONDS = 10.0  # How often progress is said where stderr is no terminal.
+
+
+class Meter:
+    """A progress bar with rate and time left; plain lines where stderr is no terminal."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=None, rate="")
+        self._begun: float | None = None
+        self._first = 0
+        self._said = 0.0
+
+    def __enter__(self) -> "Meter":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` are finished; the first call starts the clock."""
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun, self._first, self._said = now, done, now
+        rate = (done - self._first) / max(now - self._begun, 1e-9)
+        self._bar.update(self._task, total=total, completed=done, rate=f"{rate:.2f}/s" if rate else "")
+        if not self._console.is_terminal and now - self._said >= _PLAIN_SECONDS and rate:
+            self._said = now
+            left = format_seconds((total - done) / rate)
+            print(f"{self._label}: {done}/{total}, {rate:.2f}/s, {left} left", file=sys.stderr, flush=True)
+
+
+def search(folder: Path, config: Config, *, as_json: bool) -> None:
+    """Run or continue a search, then print what it found."""
+    print(_cost(config, folder), file=sys.stderr)
+    summary = _searched(folder, config, config.search.strategy)
+    page = write_page([folder], folder / "report.html")
+    if as_json:
+        print(json.dumps({"run": str(folder), "report": str(page), **summary_values(summary)}, indent=2))
+        return
+    console = Console()
+    console.print(answers_table(summary))
+    console.print(_tokens_line(summary), highlight=False, markup=False)
+    console.print(f"run     {folder}\nreport  {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def demo(questions: int, width: int, out: Path | None) -> None:
+    """Search the same questions with every strategy, then print one table and write one report."""
+    base = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    folders, summaries = [], []
+    for strategy in DEMO_STRATEGIES:
+        overrides = {
+            "search.strategy": strategy,
+            "search.width": width,
+            "task.questions": questions,
+            "out": str(base / strategy),
+        }
+        config = load_config(None, overrides)
+        folder = run.new_run(config)
+        summaries.append(_searched(folder, config, strategy))
+        folders.append(folder)
+    page = write_page(folders, base / "report.html")
+    console = Console()
+    console.print(strategies_table(summaries))
+    console.print(f"report  {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def models(*, as_json: bool) -> None:
+    """List the zoo."""
+    from palmette.zoo.catalog import catalog
+
+    cards = catalog()
+    if as_json:
+        print(json.dumps([vars(card) for card in cards], indent=2))
+        return
+    table = Table()
+    for heading in ("name", "role", "parameters", "bytes", "license", "from", "ready"):
+        table.add_column(heading, justify="right" if heading in ("parameters", "bytes") else "left")
+    for card in cards:
+        table.add_row(
+            card.name,
+            card.role,
+            format_count(card.parameters) if card.parameters else "?",
+            format_bytes(card.bytes) if card.bytes else "?",
+            card.license,
+            card.source,
+            "yes" if card.present else "no",
+        )
+    Console().print(table)
+
+
+def report(folders: Sequence[Path], out: Path | None) -> None:
+    """Write the page and say where it is."""
+    print(write_page(folders, out or folders[0] / "report.html"))
+
+
+def grade(file: Path, seconds: float, *, as_json: bool) -> None:
+    """Check every row of a file; print a verdict a row or the four counts."""
+    from palmette.score.verify import grade as grade_solution
+    from palmette.tasks.jsonl import read_rows
+
+    rows = [(number, *_pair(row, f"{file}, line {number}"), row) for number, row in read_rows(file)]
+    counts: Counter[str] = Counter()
+    agreed = judged = 0
+    with Meter("grade") as meter:
+        for place, (number, solution, reference, row) in enumerate(rows, start=1):
+            outcome = grade_solution(solution, reference, seconds=seconds).value
+            counts[outcome] += 1
+            if isinstance(row.get("is_correct"), bool):
+                judged += 1
+                agreed += row["is_correct"] == (outcome == "correct")
+            if as_json:
+                print(json.dumps({"line": number, "outcome": outcome}))
+            meter(place, len(rows))
+    if as_json:
+        return
+    table = Table(title=f"{len(rows)} solutions")
+    table.add_column("outcome")
+    table.add_column("rows", justify="right")
+    table.add_column("share", justify="right")
+    for outcome in OUTCOMES:
+        table.add_row(outcome.replace("_", " "), str(counts[outcome]), f"{counts[outcome] / len(rows):.1%}")
+    Console().print(table)
+    if judged:
+        print(f"agrees with is_correct in {agreed} of {judged} rows ({agreed / judged:.2%})")
+
+
+def _searched(folder: Path, config: Config, label: str) -> Summary:
+    with Meter(label) as meter:
+        try:
+            run.run_search(folder, config, meter)
+        except KeyboardInterrupt:
+            raise PalmetteError(f"stopped; continue with: palmette search --resume {folder}") from None
+    return summarize(read_events(folder))
+
+
+def _cost(config: Config, folder: Path) -> str:
+    """Say what the run may cost at the most, before it starts."""
+    settings = config.search
+    tokens = config.task.questions * settings.width * settings.total_tokens
+    return (
+        f"{config.task.questions} questions of {config.task.name}, {settings.strategy} at width {settings.width}: "
+        f"at most {format_count(tokens)} tokens ({settings.total_tokens} a branch); events in {folder}"
+    )
+
+
+def _tokens_line(summary: Summary) -> str:
+    peak, unshared = format_count(summary.peak_kv_tokens), format_count(summary.peak_separate_kv_tokens)
+    return (
+        f"per question: {format_count(summary.generated_tokens)} tokens, KV {format_count(summary.mean_kv_tokens)} "
+        f"mean, {peak} peak ({unshared} unshared); {format_seconds(summary.seconds)} in all"
+    )
+
+
+def _pair(row: dict[str, Any], place: str) -> tuple[str, str]:
+    """Return a row's solution and the reference it is checked against."""
+    solution, reference = row.get("solution"), row.get("reference", row.get("answer"))
+    if not isinstance(solution, str):
+        raise ConfigError(f"{place}: needs 'solution', a text")
+    if isinstance(reference, bool) or not isinstance(reference, str | int | float):
+        raise ConfigError(f"{place}: needs 'reference' or 'answer', a text or a number")
+    return solution, str(reference)

@@ -1,0 +1,1 @@
+"""Runs as people read them: tables for a terminal, one HTML page."""

@@ -1,0 +1,98 @@
+"use strict";
+// Text of models reaches the page through textContent alone.
+const runs = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function drawing(tag, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const share = (accuracy) => (accuracy ? accuracy.accuracy.toFixed(3) : "");
+const count = (value) => Math.round(value).toLocaleString("en-US");
+const label = (run) => `${run.config.search.strategy} ${run.config.search.width}`;
+
+function showTable() {
+  const table = element("table");
+  const head = table.appendChild(element("tr"));
+  for (const name of ["strategy", "one alone", "best score", "majority", "weighted", "any", "tokens", "KV mean", "KV peak", "KV unshared", "seconds"]) head.append(element("th", name));
+  for (const run of runs) {
+    const { results, cost } = run;
+    const row = table.appendChild(element("tr"));
+    const cells = [label(run), share(results.single), share(results.votes.best), share(results.votes.majority), share(results.votes.weighted), share(results.any),
+      count(results.generated_tokens), count(results.mean_kv_tokens), count(results.peak_kv_tokens), count(results.peak_separate_kv_tokens), cost.seconds.toFixed(1)];
+    for (const cell of cells) row.append(element("td", cell));
+  }
+  byId("table").append(table);
+}
+
+function showPlot() {
+  const width = 720, height = 360, left = 56, right = 120, top = 16, bottom = 44;
+  const most = 1.1 * Math.max(1, ...runs.map((run) => run.results.mean_kv_tokens));
+  const x = (kv) => left + (kv / most) * (width - left - right);
+  const y = (accuracy) => height - bottom - accuracy * (height - top - bottom);
+  const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Accuracy against KV tokens" });
+  for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
+    svg.append(drawing("line", { class: "axis", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
+    svg.append(drawing("text", { class: "soft", x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toFixed(2)));
+  }
+  for (const part of [0, 0.5, 1]) svg.append(drawing("text", { class: "soft", x: x(part * most), y: height - bottom + 20, "text-anchor": "middle" }, count(part * most)));
+  svg.append(drawing("text", { class: "soft", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "mean KV tokens"));
+  let lastLabel = new Map();
+  for (const run of [...runs].sort((a, b) => (b.results.votes.weighted?.accuracy ?? 0) - (a.results.votes.weighted?.accuracy ?? 0))) {
+    const vote = run.results.votes.weighted;
+    if (!vote) continue;
+    const at = x(run.results.mean_kv_tokens);
+    svg.append(drawing("line", { class: "bar", x1: at, x2: at, y1: y(vote.low), y2: y(vote.high) }));
+    svg.append(drawing("circle", { class: "dot", cx: at, cy: y(vote.accuracy), r: 5 }));
+    const slot = Math.round(at / 60);
+    const place = Math.max(y(vote.accuracy) + 4, (lastLabel.get(slot) ?? -Infinity) + 15);
+    lastLabel.set(slot, place);
+    svg.append(drawing("text", { x: at + 9, y: place }, label(run)));
+  }
+  byId("plot").append(svg);
+}
+
+function showSteps(solution) {
+  const list = element("ol", undefined, "steps");
+  for (const [text, score] of solution.steps) {
+    const item = list.appendChild(element("li"));
+    item.append(element("code", text.replace(/\n+$/, "")), element("span", score === null ? "" : score.toFixed(3)));
+  }
+  return list;
+}
+
+function showQuestions(run) {
+  const holder = byId("questions");
+  holder.replaceChildren();
+  for (const story of run.stories) {
+    const box = holder.appendChild(element("details"));
+    const [answer, outcome] = story.choices[run.config.search.vote];
+    const right = outcome === "correct";
+    const head = box.appendChild(element("summary"));
+    head.append(element("span", right ? "✓ " : "✗ ", right ? "right" : "wrong"), element("span", story.prompt.slice(0, 300)));
+    box.addEventListener("toggle", () => {
+      if (!box.open || box.childElementCount > 1) return;
+      box.append(element("p", `answer ${answer ?? "none"} (${outcome.replace("_", " ")}), reference ${story.reference}; ${count(story.tokens)} tokens, KV peak ${count(story.kv)} (${count(story.unshared)} unshared); ${story.leaves} leaves`));
+      for (const solution of story.solutions) {
+        box.append(element("p", `node ${solution.node}, score ${solution.score.toFixed(3)}${solution.finished ? "" : ", unfinished"}`), showSteps(solution));
+      }
+    });
+  }
+}
+
+byId("about").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${runs[0].config.task.name}, policy ${runs[0].config.policy.model}, reward ${runs[0].config.reward.model ?? "none"}, seed ${runs[0].config.seed}`;
+runs.forEach((run, place) => byId("run").append(new Option(label(run), place)));
+byId("run").addEventListener("change", (event) => showQuestions(runs[event.target.value]));
+showTable();
+showPlot();
+showQuestions(runs[0]);

@@ -1,0 +1,86 @@
+"""Summaries as terminal tables and as plain values for machines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from palmette.search.summary import Accuracy, Summary
+from palmette.units import format_count, format_seconds
+
+OUTCOMES = ("correct", "wrong", "unparseable", "timed_out")
+
+
+def answers_table(summary: Summary) -> Table:
+    """Return one row for each way to answer: a single solution, every vote, a perfect vote."""
+    search = summary.config["search"]
+    table = Table(title=f"{search['strategy']}, width {search['width']}, {summary.questions} questions")
+    table.add_column("answer by")
+    table.add_column("accuracy", justify="right")
+    table.add_column("95% interval", justify="right")
+    for outcome in OUTCOMES:
+        table.add_column(outcome.replace("_", " "), justify="right")
+    table.add_row("one solution alone", *_shares(summary.single), *[""] * len(OUTCOMES), style="dim")
+    for vote, accuracy in summary.votes.items():
+        counts = [str(accuracy.outcomes.get(outcome, 0)) for outcome in OUTCOMES]
+        table.add_row(f"{vote} vote" if vote != "best" else "best score", *_shares(accuracy), *counts)
+    table.add_row("any solution (oracle)", *_shares(summary.any_leaf), *[""] * len(OUTCOMES), style="dim")
+    return table
+
+
+def strategies_table(summaries: Sequence[Summary]) -> Table:
+    """Return one row a run: what each strategy reached, what it cost."""
+    table = Table(title="strategies")
+    table.add_column("strategy")
+    for heading in ("width", "one alone", "best score", "majority", "weighted", "any", "tokens", "KV mean", "KV peak"):
+        table.add_column(heading, justify="right")
+    table.add_column("KV unshared", justify="right")
+    table.add_column("time", justify="right")
+    for summary in summaries:
+        votes = [
+            summary.votes[vote].share if vote in summary.votes else 0.0 for vote in ("best", "majority", "weighted")
+        ]
+        table.add_row(
+            str(summary.config["search"]["strategy"]),
+            str(summary.config["search"]["width"]),
+            *[f"{share:.3f}" for share in (summary.single.share, *votes, summary.any_leaf.share)],
+            format_count(summary.generated_tokens),
+            format_count(summary.mean_kv_tokens),
+            format_count(summary.peak_kv_tokens),
+            format_count(summary.peak_separate_kv_tokens),
+            format_seconds(summary.seconds),
+        )
+    table.caption = "accuracy per way of answering; tokens and KV tokens per question"
+    return table
+
+
+def summary_values(summary: Summary) -> dict[str, Any]:
+    """Return the summary as JSON values: `results` repeat exactly with the seed, `cost` does not."""
+    return {
+        "results": {
+            "questions": summary.questions,
+            "votes": {vote: _values(accuracy) for vote, accuracy in summary.votes.items()},
+            "single": _values(summary.single),
+            "any": _values(summary.any_leaf),
+            "generated_tokens": summary.generated_tokens,
+            "mean_kv_tokens": summary.mean_kv_tokens,
+            "peak_kv_tokens": summary.peak_kv_tokens,
+            "peak_separate_kv_tokens": summary.peak_separate_kv_tokens,
+        },
+        "cost": {
+            "seconds": summary.seconds,
+            "policy_calls": summary.policy_calls,
+            "reward_calls": summary.reward_calls,
+        },
+        "config": summary.config,
+    }
+
+
+def _shares(accuracy: Accuracy) -> tuple[str, str]:
+    low, high = accuracy.interval
+    return f"{accuracy.share:.3f}", f"{low:.3f} - {high:.3f}"
+
+
+def _values(accuracy: Accuracy) -> dict[str, Any]:
+    low, high = accuracy.interval
+    return {"accuracy": accuracy.share, "low": low, "high": high, "outcomes": accuracy.outcomes}

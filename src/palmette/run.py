@@ -1,0 +1,149 @@
+"""The composition root: reads a config, builds the parts, starts the job."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from palmette import __version__
+from palmette.backends.backend import Backend
+from palmette.config import Config, PolicySettings, RewardSettings, SearchSettings, check_config
+from palmette.errors import ConfigError, RunError
+from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
+from palmette.score.judge import GymJudge, Judge, MathJudge
+from palmette.score.scorer import Scorer
+from palmette.search import beam, best_of_n, dvts, rebase
+from palmette.search.loop import Limits, search
+from palmette.search.record import Recorder
+from palmette.search.strategy import Strategy
+from palmette.tasks.load import load_task
+from palmette.tasks.task import Task
+
+STRATEGIES: dict[str, Callable[[SearchSettings], Strategy]] = {
+    "best_of_n": lambda settings: best_of_n.allocate,
+    "beam": lambda settings: beam.allocate,
+    "dvts": lambda settings: dvts.allocate,
+    "rebase": lambda settings: rebase.at_temperature(settings.rebase_temperature),
+}
+JUDGES: dict[str, Callable[[float], Judge]] = {"math": MathJudge, "gym": GymJudge}
+
+Progress = Callable[[int, int], None]
+"""Called with the questions finished so far and their number."""
+
+
+def new_run(config: Config) -> Path:
+    """Make the run's folder and write its first event, the effective config.
+
+    Raises ConfigError where the folder cannot be made or already holds something.
+    """
+    named = config.out or _new_name(config)
+    folder = Path(named)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"out: {folder} is not empty. Choose a new folder, or continue it with --resume {folder}")
+    except OSError as error:
+        raise ConfigError(f"out: cannot make the folder {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"out: cannot write to {folder}: permission denied")
+    with EventLog(folder) as log:
+        log.write(RunStarted(__version__, config.model_dump(mode="json")))
+    return folder
+
+
+def run_config(folder: Path) -> Config:
+    """Return the config a run was started with."""
+    first = next(read_events(folder), None)
+    if not isinstance(first, RunStarted):
+        raise RunError(f"{folder / FILE_NAME}: the first event is not run_started; start the run again in a new folder")
+    return check_config(first.config, {}, str(folder / FILE_NAME))
+
+
+def run_search(folder: Path, config: Config, progress: Progress) -> None:
+    """Search every question of the run that is not finished yet. Safe to stop at any point and call again."""
+    task = load_task(config.task)
+    with EventLog(folder) as log:
+        done = _finished(folder, task)
+        left = [question for question in task.questions if question.id not in done]
+        progress(len(done), len(task.questions))
+        if not left:
+            return
+        backend = load_backend(config.policy, task.step_end)
+        scorer = load_scorer(config.reward)
+        begun, finished = time.monotonic(), len(done)
+
+        def count() -> None:
+            nonlocal finished
+            finished += 1
+            progress(finished, len(task.questions))
+
+        recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
+        try:
+            search(
+                left,
+                backend,
+                scorer,
+                STRATEGIES[config.search.strategy](config.search),
+                _limits(config.search),
+                seed=config.seed,
+                how=config.search.fold,
+                observer=recorder,
+            )
+        finally:
+            calls = scorer.calls if scorer else 0
+            seconds = round(time.monotonic() - begun, 3)
+            log.write(Session(seconds, backend.calls, calls, finished - len(done)))
+
+
+def load_backend(settings: PolicySettings, step_end: str) -> Backend:
+    """Load the policy into this process."""
+    from palmette.backends.local import LocalBackend
+    from palmette.engine.sampler import Sampling
+    from palmette.zoo.load import load_policy
+
+    model, tokenizer = load_policy(
+        settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
+    )
+    sampling = Sampling(settings.temperature, settings.top_p, settings.top_k)
+    return LocalBackend(model, tokenizer, step_end=step_end, sampling=sampling, batch_rows=settings.batch_rows)
+
+
+def load_scorer(settings: RewardSettings) -> Scorer | None:
+    """Load the reward model into this process, None where the config names none."""
+    if settings.model is None:
+        return None
+    from palmette.score.prm import PrmScorer
+    from palmette.zoo.load import load_reward
+
+    model, tokenizer = load_reward(
+        settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
+    )
+    return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows)
+
+
+def _limits(settings: SearchSettings) -> Limits:
+    return Limits(
+        settings.width, settings.depth, settings.step_tokens, settings.total_tokens, settings.questions_in_flight
+    )
+
+
+def _finished(folder: Path, task: Task) -> set[str]:
+    """Return the ids of finished questions; raise RunError where the task is not the one the run was started on."""
+    known = {question.id: question for question in task.questions}
+    done = set()
+    for event in read_events(folder):
+        if isinstance(event, QuestionStarted):
+            question = known.get(event.question)
+            asked: Any = None if question is None else (question.messages[-1]["content"], question.reference)
+            if asked != (event.prompt, event.reference):
+                raise RunError(f"{folder}: question {event.question} is no longer what it was; the task has changed")
+        elif isinstance(event, QuestionFinished):
+            done.add(event.question)
+    return done
+
+
+def _new_name(config: Config) -> str:
+    moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return f"runs/{moment}-{config.search.strategy}-{config.search.width}"
