@@ -77,7 +77,8 @@ def train_reward(
 ) -> LlamaForTokenClassification:
     """Train a scalar head and the whole body, begun from the policy's, to tell right lines from wrong ones."""
     torch.manual_seed(seed)
-    config = LlamaConfig(**{**policy.config.to_dict(), "num_labels": 1, "architectures": None})
+    config = LlamaConfig.from_dict(policy.config.to_dict())
+    config.num_labels = 1
     model = LlamaForTokenClassification(config)
     model.model.load_state_dict(policy.model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)

@@ -65,7 +65,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
-    from palmette import console, run
+    from palmette import console
     from palmette.config import load_config, parse_override
 
     flags: dict[str, Any] = {
@@ -83,15 +83,12 @@ def search(
     if overrides.get("reward.model") == "none":
         overrides["reward.model"] = None
     if resume is None:
-        config = load_config(config_file, overrides)
-        folder = run.new_run(config)
-    else:
-        if overrides or config_file:
-            given = "--config" if config_file else next(iter(overrides))
-            raise ConfigError(f"--resume continues a run with the config it has: leave {given} out")
-        folder = resume
-        config = run.run_config(folder)
-    console.search(folder, config, as_json=as_json)
+        console.search(load_config(config_file, overrides), as_json=as_json)
+        return
+    if overrides or config_file:
+        given = "--config" if config_file else next(iter(overrides))
+        raise ConfigError(f"--resume continues a run with the config it has: leave {given} out")
+    console.resume(resume, as_json=as_json)
 
 
 @app.command()

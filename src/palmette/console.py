@@ -4,20 +4,20 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from palmette import run
 from palmette.config import Config, load_config
 from palmette.errors import ConfigError, PalmetteError
-from palmette.events import read_events
+from palmette.events import FILE_NAME, read_events
 from palmette.report.page import write_page
-from palmette.report.table import OUTCOMES, answers_table, strategies_table, summary_values
+from palmette.report.table import OUTCOMES, answers_table, plain_table, strategies_table, summary_values
 from palmette.search.summary import Summary, summarize
 from palmette.units import format_bytes, format_count, format_seconds
 
@@ -68,10 +68,22 @@ class Meter:
             print(f"{self._label}: {done}/{total}, {rate:.2f}/s, {left} left", file=sys.stderr, flush=True)
 
 
-def search(folder: Path, config: Config, *, as_json: bool) -> None:
-    """Run or continue a search, then print what it found."""
+def search(config: Config, *, as_json: bool) -> None:
+    """Say what a search may cost, run it, print what it found."""
+    folder = run.new_folder(config)
     print(_cost(config, folder), file=sys.stderr)
-    summary = _searched(folder, config, config.search.strategy)
+    _measured(folder, config.search.strategy, partial(run.start_search, folder, config))
+    _show(folder, as_json=as_json)
+
+
+def resume(folder: Path, *, as_json: bool) -> None:
+    """Continue a search, print what all of it found."""
+    _measured(folder, folder.name, partial(run.resume_search, folder))
+    _show(folder, as_json=as_json)
+
+
+def _show(folder: Path, *, as_json: bool) -> None:
+    summary = summarize(read_events(folder))
     page = write_page([folder], folder / "report.html")
     if as_json:
         print(json.dumps({"run": str(folder), "report": str(page), **summary_values(summary)}, indent=2))
@@ -94,8 +106,9 @@ def demo(questions: int, width: int, out: Path | None) -> None:
             "out": str(base / strategy),
         }
         config = load_config(None, overrides)
-        folder = run.new_run(config)
-        summaries.append(_searched(folder, config, strategy))
+        folder = run.new_folder(config)
+        _measured(folder, strategy, partial(run.start_search, folder, config))
+        summaries.append(summarize(read_events(folder)))
         folders.append(folder)
     page = write_page(folders, base / "report.html")
     console = Console()
@@ -111,18 +124,16 @@ def models(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps([vars(card) for card in cards], indent=2))
         return
-    table = Table()
-    for heading in ("name", "role", "parameters", "bytes", "license", "from", "ready"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "bytes") else "left")
+    table = plain_table("name", "role", "params", "bytes", "license")
+    table.add_column("PyPI package", justify="left")
     for card in cards:
         table.add_row(
             card.name,
             card.role,
             format_count(card.parameters) if card.parameters else "?",
-            format_bytes(card.bytes) if card.bytes else "?",
+            format_bytes(card.bytes) if card.bytes else "absent",
             card.license,
             card.source,
-            "yes" if card.present else "no",
         )
     Console().print(table)
 
@@ -152,10 +163,7 @@ def grade(file: Path, seconds: float, *, as_json: bool) -> None:
             meter(place, len(rows))
     if as_json:
         return
-    table = Table(title=f"{len(rows)} solutions")
-    table.add_column("outcome")
-    table.add_column("rows", justify="right")
-    table.add_column("share", justify="right")
+    table = plain_table("outcome", "rows", "share")
     for outcome in OUTCOMES:
         table.add_row(outcome.replace("_", " "), str(counts[outcome]), f"{counts[outcome] / len(rows):.1%}")
     Console().print(table)
@@ -163,13 +171,14 @@ def grade(file: Path, seconds: float, *, as_json: bool) -> None:
         print(f"agrees with is_correct in {agreed} of {judged} rows ({agreed / judged:.2%})")
 
 
-def _searched(folder: Path, config: Config, label: str) -> Summary:
+def _measured(folder: Path, label: str, work: Callable[[Meter], None]) -> None:
+    """Do the work under a progress bar; say how to continue what Ctrl-C has stopped."""
     with Meter(label) as meter:
         try:
-            run.run_search(folder, config, meter)
+            work(meter)
         except KeyboardInterrupt:
-            raise PalmetteError(f"stopped; continue with: palmette search --resume {folder}") from None
-    return summarize(read_events(folder))
+            again = f"; continue with: palmette search --resume {folder}" if (folder / FILE_NAME).exists() else ""
+            raise PalmetteError(f"stopped{again}") from None
 
 
 def _cost(config: Config, folder: Path) -> str:

@@ -3,6 +3,8 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,18 @@ Progress = Callable[[int, int], None]
 """Called with the questions finished so far and their number."""
 
 
-def new_run(config: Config) -> Path:
-    """Make the run's folder and write its first event, the effective config.
+@dataclass(frozen=True)
+class Parts:
+    """What a search is made of, built from its config."""
 
-    Raises ConfigError where the folder cannot be made or already holds something.
-    """
-    named = config.out or _new_name(config)
-    folder = Path(named)
+    task: Task
+    backend: Backend
+    scorer: Scorer | None
+
+
+def new_folder(config: Config) -> Path:
+    """Make the run's folder. Raises ConfigError where it cannot be made or already holds something."""
+    folder = Path(config.out or _new_name(config))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -48,9 +55,33 @@ def new_run(config: Config) -> Path:
         raise ConfigError(f"out: cannot make the folder {folder}: {error.strerror}") from error
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"out: cannot write to {folder}: permission denied")
+    return folder
+
+
+def start_search(folder: Path, config: Config, progress: Progress) -> None:
+    """Search all questions into an empty folder. The effective config is the first event.
+
+    Where the parts cannot be built the folder is removed again, so that the same command can be given once more.
+    """
+    try:
+        parts = build(config)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
     with EventLog(folder) as log:
         log.write(RunStarted(__version__, config.model_dump(mode="json")))
-    return folder
+        _search(log, config, parts, set(), progress)
+
+
+def resume_search(folder: Path, progress: Progress) -> None:
+    """Search the questions of a run that are not finished yet. Safe to stop at any point and call again."""
+    config = run_config(folder)
+    with EventLog(folder) as log:
+        task = load_task(config.task)
+        done = _finished(folder, task)
+        if len(done) < len(task.questions):
+            _search(log, config, build(config), done, progress)
 
 
 def run_config(folder: Path) -> Config:
@@ -61,40 +92,36 @@ def run_config(folder: Path) -> Config:
     return check_config(first.config, {}, str(folder / FILE_NAME))
 
 
-def run_search(folder: Path, config: Config, progress: Progress) -> None:
-    """Search every question of the run that is not finished yet. Safe to stop at any point and call again."""
+def build(config: Config) -> Parts:
+    """Load the task, then the models: what is cheap to refuse is refused before a weight is read."""
     task = load_task(config.task)
-    with EventLog(folder) as log:
-        done = _finished(folder, task)
-        left = [question for question in task.questions if question.id not in done]
-        progress(len(done), len(task.questions))
-        if not left:
-            return
-        backend = load_backend(config.policy, task.step_end)
-        scorer = load_scorer(config.reward)
-        begun, finished = time.monotonic(), len(done)
+    return Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward))
 
-        def count() -> None:
-            nonlocal finished
-            finished += 1
-            progress(finished, len(task.questions))
 
-        recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
-        try:
-            search(
-                left,
-                backend,
-                scorer,
-                STRATEGIES[config.search.strategy](config.search),
-                _limits(config.search),
-                seed=config.seed,
-                how=config.search.fold,
-                observer=recorder,
-            )
-        finally:
-            calls = scorer.calls if scorer else 0
-            seconds = round(time.monotonic() - begun, 3)
-            log.write(Session(seconds, backend.calls, calls, finished - len(done)))
+def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progress: Progress) -> None:
+    task, backend, scorer = parts.task, parts.backend, parts.scorer
+    begun, finished = time.monotonic(), len(done)
+    progress(finished, len(task.questions))
+
+    def count() -> None:
+        nonlocal finished
+        finished += 1
+        progress(finished, len(task.questions))
+
+    try:
+        search(
+            [question for question in task.questions if question.id not in done],
+            backend,
+            scorer,
+            STRATEGIES[config.search.strategy](config.search),
+            _limits(config.search),
+            seed=config.seed,
+            how=config.search.fold,
+            observer=Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count),
+        )
+    finally:
+        seconds, calls = round(time.monotonic() - begun, 3), scorer.calls if scorer else 0
+        log.write(Session(seconds, backend.calls, calls, finished - len(done)))
 
 
 def load_backend(settings: PolicySettings, step_end: str) -> Backend:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from palmette.search.summary import Accuracy, Summary
@@ -14,43 +15,41 @@ OUTCOMES = ("correct", "wrong", "unparseable", "timed_out")
 def answers_table(summary: Summary) -> Table:
     """Return one row for each way to answer: a single solution, every vote, a perfect vote."""
     search = summary.config["search"]
-    table = Table(title=f"{search['strategy']}, width {search['width']}, {summary.questions} questions")
-    table.add_column("answer by")
-    table.add_column("accuracy", justify="right")
-    table.add_column("95% interval", justify="right")
-    for outcome in OUTCOMES:
-        table.add_column(outcome.replace("_", " "), justify="right")
-    table.add_row("one solution alone", *_shares(summary.single), *[""] * len(OUTCOMES), style="dim")
+    title = f"{search['strategy']}, width {search['width']}, {summary.questions} questions"
+    table = plain_table("answer", "accuracy", "95% interval", *(outcome.replace("_", " ") for outcome in OUTCOMES))
+    table.title = title
+    table.add_row("one leaf", *_shares(summary.single), *[""] * len(OUTCOMES), style="dim")
     for vote, accuracy in summary.votes.items():
         counts = [str(accuracy.outcomes.get(outcome, 0)) for outcome in OUTCOMES]
-        table.add_row(f"{vote} vote" if vote != "best" else "best score", *_shares(accuracy), *counts)
-    table.add_row("any solution (oracle)", *_shares(summary.any_leaf), *[""] * len(OUTCOMES), style="dim")
+        table.add_row(vote, *_shares(accuracy), *counts)
+    table.add_row("any leaf", *_shares(summary.any_leaf), *[""] * len(OUTCOMES), style="dim")
     return table
 
 
 def strategies_table(summaries: Sequence[Summary]) -> Table:
     """Return one row a run: what each strategy reached, what it cost."""
-    table = Table(title="strategies")
-    table.add_column("strategy")
-    for heading in ("width", "one alone", "best score", "majority", "weighted", "any", "tokens", "KV mean", "KV peak"):
-        table.add_column(heading, justify="right")
-    table.add_column("KV unshared", justify="right")
-    table.add_column("time", justify="right")
+    table = plain_table("strategy", "alone", "best", "majority", "weighted", "tokens", "KV mean", "KV peak", "time")
     for summary in summaries:
         votes = [
             summary.votes[vote].share if vote in summary.votes else 0.0 for vote in ("best", "majority", "weighted")
         ]
         table.add_row(
             str(summary.config["search"]["strategy"]),
-            str(summary.config["search"]["width"]),
-            *[f"{share:.3f}" for share in (summary.single.share, *votes, summary.any_leaf.share)],
+            *[f"{share:.3f}" for share in (summary.single.share, *votes)],
             format_count(summary.generated_tokens),
             format_count(summary.mean_kv_tokens),
             format_count(summary.peak_kv_tokens),
-            format_count(summary.peak_separate_kv_tokens),
             format_seconds(summary.seconds),
         )
-    table.caption = "accuracy per way of answering; tokens and KV tokens per question"
+    table.caption = "accuracy of one leaf alone, then by vote; tokens and KV tokens per question"
+    return table
+
+
+def plain_table(*headings: str) -> Table:
+    """Return a table that fits 80 columns: no frame, the first column to the left."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title_justify="left", caption_justify="left")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=True)
     return table
 
 

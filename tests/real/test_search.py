@@ -1,0 +1,186 @@
+"""Whole searches with the shipped seedlings, through the command line as users run it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
+
+SEARCH = [sys.executable, "-m", "palmette", "search"]
+SMALL = ["--questions", "6", "--width", "4", "--seed", "3"]
+
+
+def searched(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run([*SEARCH, "--json", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    values: dict[str, Any] = json.loads(done.stdout)
+    return values
+
+
+def trees(folder: Path) -> dict[str, list[tuple[int, int, tuple[int, ...], bool]]]:
+    found: dict[str, list[NodeRecord]] = {}
+    for event in read_events(folder):
+        if isinstance(event, WaveDone):
+            if event.wave == 0:
+                found[event.question] = []
+            found[event.question] += event.nodes
+    return {name: [(n.id, n.parent, n.tokens, n.finished) for n in nodes] for name, nodes in found.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, searched(*SMALL, "--out", str(folder))
+
+
+def test_a_run_says_what_it_found_and_leaves_a_report(whole: tuple[Path, dict[str, Any]]) -> None:
+    folder, values = whole
+    assert values["results"]["questions"] == 6
+    assert set(values["results"]["votes"]) == {"best", "majority", "weighted"}
+    assert Path(values["report"]).read_text().startswith("<!doctype html>")
+    first = next(read_events(folder))
+    assert first.config["search"]["width"] == 4  # type: ignore[union-attr]
+
+
+def test_batch_sizes_and_neighbors_do_not_change_a_tree(tmp_path: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+    folder = tmp_path / "run"
+    narrow = ["--set", "policy.batch_rows=3", "--set", "reward.batch_rows=5", "--set", "search.questions_in_flight=2"]
+    values = searched(*SMALL, *narrow, "--out", str(folder))
+    assert trees(folder) == trees(whole[0])
+    assert values["results"] == whole[1]["results"]
+
+
+def test_another_seed_gives_other_trees(tmp_path: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+    searched("--questions", "1", "--width", "4", "--seed", "4", "--out", str(tmp_path / "run"))
+    first = next(iter(trees(tmp_path / "run")))
+    assert trees(tmp_path / "run")[first] != trees(whole[0])[first]
+
+
+def begun(folder: Path) -> "subprocess.Popen[bytes]":
+    """Start the same search and come back as soon as its first question is finished."""
+    one_by_one = ["--set", "search.questions_in_flight=2"]
+    process = subprocess.Popen([*SEARCH, *SMALL, *one_by_one, "--out", str(folder)], stderr=subprocess.PIPE)
+    while process.poll() is None:
+        if (folder / FILE_NAME).exists() and b'"question_finished"' in (folder / FILE_NAME).read_bytes():
+            return process
+        time.sleep(0.005)  # Waits for the file, not for a time: the loop ends with the process at the latest.
+    raise AssertionError("the search ended before it could be stopped")
+
+
+def finished(folder: Path) -> list[str]:
+    return [event.question for event in read_events(folder) if isinstance(event, QuestionFinished)]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]], stop: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    process = begun(folder)
+    os.kill(process.pid, stop)
+    _, said = process.communicate()
+    if stop == signal.SIGINT:
+        assert b"continue with: palmette search --resume" in said
+    done_before = finished(folder)
+    assert 1 <= len(done_before) < 6
+    values = searched("--resume", str(folder))
+    assert finished(folder)[: len(done_before)] == done_before
+    assert sorted(finished(folder)) == sorted(set(finished(folder)))
+    assert values["results"] == whole[1]["results"]
+    assert trees(folder) == trees(whole[0])
+    again = searched("--resume", str(folder))
+    assert again["results"] == values["results"]
+
+
+def test_a_second_process_is_refused_while_the_first_works(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = begun(folder)
+    second = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    first.kill()
+    first.communicate()
+    assert second.returncode == 1
+    assert "is being written by another process" in second.stderr
+
+
+def test_damage_in_the_middle_is_named_and_nothing_is_overwritten(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]]
+) -> None:
+    lines = (whole[0] / FILE_NAME).read_bytes().splitlines(keepends=True)
+    lines[2] = b"{]\n"
+    (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
+    done = subprocess.run([*SEARCH, "--resume", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "line 3: damaged" in done.stderr
+    assert (tmp_path / FILE_NAME).read_bytes() == b"".join(lines)
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]]
+) -> None:
+    folder = tmp_path / "run"
+    code = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+from palmette.cli import main
+sys.argv = ["palmette", "search", *{SMALL!r}, "--out", {str(folder)!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Finished questions are kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert searched("--resume", str(folder))["results"] == whole[1]["results"]
+
+
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase"])
+def test_every_strategy_runs_on_the_seedlings(tmp_path: Path, strategy: str) -> None:
+    values = searched("--strategy", strategy, "--questions", "2", "--width", "4", "--out", str(tmp_path / "run"))
+    assert values["results"]["questions"] == 2
+    assert values["results"]["peak_kv_tokens"] < values["results"]["peak_separate_kv_tokens"]
+
+
+def test_a_search_without_a_reward_model_votes_by_majority_alone(tmp_path: Path) -> None:
+    values = searched("--reward", "none", "--questions", "2", "--width", "4", "--out", str(tmp_path / "run"))
+    votes = values["results"]["votes"]
+    assert votes["weighted"] == votes["majority"]
+    assert values["cost"]["reward_calls"] == 0
+
+
+def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> None:
+    from palmette.zoo.resolve import resolve
+
+    def failed(model: Path) -> tuple[int, str]:
+        arguments = ["--policy", str(model), "--out", str(tmp_path / "run"), "--questions", "1"]
+        done = subprocess.run([*SEARCH, *arguments], capture_output=True, text=True, check=False)
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("palmette: ")]
+        return done.returncode, line
+
+    code, line = failed(tmp_path / "nowhere")
+    assert code == 2
+    assert "there is no model folder at" in line
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in Path(resolve("seedling")).iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    code, line = failed(copy)
+    assert code == 4
+    assert "model.safetensors is damaged" in line
+
+
+def test_the_real_model_answers_generated_questions(tmp_path: Path) -> None:
+    values = searched(
+        "--policy", "smollm2-135m", "--reward", "none", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
+        "--set", "search.total_tokens=24", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert values["results"]["questions"] == 1
+    assert values["results"]["generated_tokens"] > 0
