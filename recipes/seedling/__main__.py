@@ -11,7 +11,7 @@ from recipes.seedling.alphabet import alphabet
 from recipes.seedling.policy import train_policy
 from recipes.seedling.reward import auc, sample_solutions, step_scores, train_reward
 
-UPDATES = 6000
+UPDATES = 7000
 SAMPLES = 24_000
 EPOCHS = 2
 SEED = 0

@@ -1,10 +1,11 @@
-"""Trains the policy from scratch on `ladder`, shortest problems first.
+"""Trains the policy from scratch on `ladder`, until it solves half of the problems.
 
 Shapes: R rows, T tokens, V vocabulary.
 """
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from rich.progress import track
@@ -16,20 +17,26 @@ from palmette.tasks import ladder
 BATCH_TOKENS = 2048  # 8192 learned slower for the same tokens: loss 1.1 after 138 s, against 0.8.
 LEARNING_RATE = 3e-3
 IGNORED = -100
+GOOD_ENOUGH = 0.5  # A policy that is always right leaves search nothing to do.
+CHECK_UPDATES = 250
 
 Row = tuple[list[int], int]
 """A problem with its solution as tokens, and how many of them are the prompt."""
 
 
 def new_policy(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Return an untrained Llama of 1.3 M parameters."""
+    """Return an untrained Llama of 1.2 M parameters.
+
+    Six layers of 128 find their place in the expression sooner than four of 160: loss 0.68 against 0.90 after 700
+    updates.
+    """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=160,
-        num_hidden_layers=4,
-        intermediate_size=448,
-        num_attention_heads=5,
-        num_key_value_heads=5,
+        hidden_size=128,
+        num_hidden_layers=6,
+        intermediate_size=352,
+        num_attention_heads=4,
+        num_key_value_heads=4,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
@@ -40,12 +47,13 @@ def new_policy(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def train_policy(tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) -> LlamaForCausalLM:
-    """Train for that many updates of about 2,048 tokens each."""
+    """Train for at most that many updates of about 2,048 tokens each; stop early at GOOD_ENOUGH."""
     torch.manual_seed(seed)
     model = new_policy(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     recent: list[float] = []
     data = batches(tokenizer, updates, seed)
+    held_out = [encode(tokenizer, problem) for problem in islice(ladder.problems(3, "train", seed + 1), 256)]
     for update in track(range(updates), "policy"):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1, (update + 1) / 100, (updates - update) / (0.4 * updates))
@@ -55,9 +63,25 @@ def train_policy(tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) ->
         optimizer.step()
         optimizer.zero_grad()
         recent.append(loss.item())
-        if (update + 1) % 500 == 0:
-            print(f"update {update + 1}: loss {sum(recent[-500:]) / 500:.4f}", flush=True)
+        if (update + 1) % CHECK_UPDATES == 0:
+            chance = canonical_chance(model, held_out, tokenizer.pad_token_id)
+            loss_now = sum(recent[-CHECK_UPDATES:]) / CHECK_UPDATES
+            print(f"update {update + 1}: loss {loss_now:.4f}, canonical solution {chance:.3f}", flush=True)
+            if chance >= GOOD_ENOUGH:
+                break
     return model.eval()
+
+
+@torch.inference_mode()
+def canonical_chance(model: LlamaForCausalLM, rows: list[Row], pad: int) -> float:
+    """Return the mean probability of writing the canonical solution at temperature 1: a floor under pass@1."""
+    chances: list[float] = []
+    for start in range(0, len(rows), 64):
+        tokens_RT, labels_RT = collate(rows[start : start + 64], pad)
+        logits = model(input_ids=tokens_RT[:, :-1], use_cache=False).logits
+        losses = cross_entropy(logits.transpose(1, 2), labels_RT[:, 1:], ignore_index=IGNORED, reduction="none")
+        chances += (-losses.sum(1)).exp().tolist()
+    return sum(chances) / len(chances)
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) -> Iterator[list[Row]]:

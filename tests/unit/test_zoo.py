@@ -253,16 +253,16 @@ def test_a_gguf_of_other_bytes_is_refused(tmp_path: Path, cache_folder: Path, mo
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/nobody")
     monkeypatch.delenv("PALMETTE_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache.cache_root() == Path("/home/me/.cache/palmette")
+    assert cache.cache_root() == Path("/nobody/.cache/palmette")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.cache_root() == Path("/home/me/.cache/palmette")
+    assert cache.cache_root() == Path("/nobody/.cache/palmette")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert cache.cache_root() == Path("/xdg/palmette")
     monkeypatch.setenv("PALMETTE_CACHE", "~/mine")
-    assert cache.cache_root() == Path("/home/me/mine")
+    assert cache.cache_root() == Path("/nobody/mine")
 
 
 class Builder:

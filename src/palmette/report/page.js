@@ -24,7 +24,7 @@ const label = (run) => `${run.config.search.strategy} ${run.config.search.width}
 function showTable() {
   const table = element("table");
   const head = table.appendChild(element("tr"));
-  for (const name of ["strategy", "one alone", "best score", "majority", "weighted", "any", "tokens", "KV mean", "KV peak", "KV unshared", "seconds"]) head.append(element("th", name));
+  for (const name of ["strategy", "one leaf", "best", "majority", "weighted", "any leaf", "tokens", "KV mean", "KV peak", "unshared", "seconds"]) head.append(element("th", name));
   for (const run of runs) {
     const { results, cost } = run;
     const row = table.appendChild(element("tr"));
@@ -36,29 +36,32 @@ function showTable() {
 }
 
 function showPlot() {
-  const width = 720, height = 360, left = 56, right = 120, top = 16, bottom = 44;
-  const most = 1.1 * Math.max(1, ...runs.map((run) => run.results.mean_kv_tokens));
+  const shown = runs.filter((run) => run.results.votes.weighted);
+  const width = Math.max(320, Math.min(720, byId("plot").clientWidth));
+  const height = Math.max(260, 60 + 18 * shown.length), left = 44, right = 132, top = 16, bottom = 44;
+  const most = 1.1 * Math.max(1, ...shown.map((run) => run.results.mean_kv_tokens));
   const x = (kv) => left + (kv / most) * (width - left - right);
   const y = (accuracy) => height - bottom - accuracy * (height - top - bottom);
-  const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Accuracy against KV tokens" });
+  const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, width, role: "img", "aria-label": "Accuracy against KV tokens" });
   for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
     svg.append(drawing("line", { class: "axis", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
     svg.append(drawing("text", { class: "soft", x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toFixed(2)));
   }
-  for (const part of [0, 0.5, 1]) svg.append(drawing("text", { class: "soft", x: x(part * most), y: height - bottom + 20, "text-anchor": "middle" }, count(part * most)));
+  for (const part of [0, 0.5, 1]) svg.append(drawing("text", { class: "soft", x: x(part * most), y: height - bottom + 18, "text-anchor": "middle" }, count(part * most)));
   svg.append(drawing("text", { class: "soft", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "mean KV tokens"));
-  let lastLabel = new Map();
-  for (const run of [...runs].sort((a, b) => (b.results.votes.weighted?.accuracy ?? 0) - (a.results.votes.weighted?.accuracy ?? 0))) {
+  shown.sort((a, b) => b.results.votes.weighted.accuracy - a.results.votes.weighted.accuracy);
+  // Labels stand in a column of their own, best on top, pushed apart so that none covers another.
+  const gap = 18, lowest = height - bottom - gap * (shown.length - 1);
+  let place = -Infinity;
+  shown.forEach((run, rank) => {
     const vote = run.results.votes.weighted;
-    if (!vote) continue;
-    const at = x(run.results.mean_kv_tokens);
+    const at = x(run.results.mean_kv_tokens), dot = y(vote.accuracy);
+    place = Math.min(Math.max(dot, place + gap), lowest + gap * rank);
+    svg.append(drawing("line", { class: "axis", x1: at, x2: width - right + 6, y1: dot, y2: place }));
     svg.append(drawing("line", { class: "bar", x1: at, x2: at, y1: y(vote.low), y2: y(vote.high) }));
-    svg.append(drawing("circle", { class: "dot", cx: at, cy: y(vote.accuracy), r: 5 }));
-    const slot = Math.round(at / 60);
-    const place = Math.max(y(vote.accuracy) + 4, (lastLabel.get(slot) ?? -Infinity) + 15);
-    lastLabel.set(slot, place);
-    svg.append(drawing("text", { x: at + 9, y: place }, label(run)));
-  }
+    svg.append(drawing("circle", { class: "dot", cx: at, cy: dot, r: 5 }));
+    svg.append(drawing("text", { x: width - right + 10, y: place + 4 }, label(run)));
+  });
   byId("plot").append(svg);
 }
 

@@ -23,19 +23,19 @@ _TOKEN = re.compile(r"\d+|[-+*()]", re.ASCII)
 
 @dataclass(frozen=True)
 class Grade:
-    """How hard a problem is: how many lines it takes and how large its numbers grow."""
+    """How hard a problem is: how many lines it takes, how large its numbers grow, how much one bracket holds."""
 
-    fewest_operations: int
-    most_operations: int
-    largest_term: int
-    largest_value: int
+    operations: range
+    terms: range
+    values: range
+    bracket_operations: int
 
 
 GRADES: dict[int, Grade] = {
-    1: Grade(1, 3, largest_term=9, largest_value=50),
-    2: Grade(4, 7, largest_term=20, largest_value=99),
-    3: Grade(8, 14, largest_term=20, largest_value=99),
-    4: Grade(15, 20, largest_term=30, largest_value=199),
+    1: Grade(range(1, 4), terms=range(2, 10), values=range(0, 51), bracket_operations=1),
+    2: Grade(range(4, 8), terms=range(2, 25), values=range(0, 100), bracket_operations=2),
+    3: Grade(range(8, 15), terms=range(2, 25), values=range(0, 100), bracket_operations=2),
+    4: Grade(range(15, 21), terms=range(2, 41), values=range(-199, 200), bracket_operations=3),
 }
 DEFAULT_GRADE = 3
 
@@ -61,9 +61,8 @@ def problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
     shape = GRADES[grade]
     generator = random.Random(f"ladder {grade} {split} {seed}")
     while True:
-        operations = generator.randint(shape.fewest_operations, shape.most_operations)
-        expression = _grow(generator, shape, operations).text
-        if split_of(expression) == split:
+        expression = _grow(generator, shape, generator.choice(shape.operations))
+        if expression is not None and split_of(expression) == split:
             yield solve(expression)
 
 
@@ -142,29 +141,42 @@ def _replace(state: tuple[Token, ...], place: int, result: int) -> tuple[Token, 
     return (*before, result, *after)
 
 
-def _grow(generator: random.Random, shape: Grade, operations: int) -> _Term:
-    """Grow an expression of exactly that many operations, its values within the grade's bound.
+def _grow(generator: random.Random, shape: Grade, operations: int) -> str | None:
+    """Return an expression of exactly that many operations, or None where the terms ran out before.
 
-    Two thirds of the operations take a plain number on their right, so that the ladder is mostly a chain: bushy
-    expressions of this length are beyond a model of two million parameters.
+    It is a chain from left to right in which one operand in four is a bracket of its own. No term comes twice, so that
+    an operand names its place. Nested brackets, or terms that repeat, are beyond a model of a million parameters.
     """
-    if operations == 0:
-        value = generator.randint(1, shape.largest_term)
-        return _Term(str(value), value, 3)
-    room = operations - 1
-    beside = generator.randint(1, min(3, room)) if room and generator.random() < 0.33 else 0
-    left = _grow(generator, shape, room - beside)
-    for _ in range(20):
-        right = _grow(generator, shape, beside)
-        sign = generator.choice("+-*")
-        value = apply(left.value, sign, right.value)
-        if 0 <= value <= shape.largest_value:
-            return _join(left, sign, right, value)
-    return _grow(generator, shape, operations)
+    terms = generator.sample(shape.terms, len(shape.terms))
+    chain = _number(terms.pop())
+    while operations and terms:
+        inside = generator.randint(1, min(shape.bracket_operations, operations - 1)) if operations > 1 else 0
+        if generator.random() >= 0.25:
+            inside = 0
+        operand = _number(terms.pop())
+        left = inside
+        while left and terms:
+            longer = _join(generator, shape, operand, _number(terms.pop()))
+            operand, left = (longer, left - 1) if longer else (operand, left)
+        if left:
+            return None
+        if inside:
+            operand = _Term(f"({operand.text})", operand.value, 3)
+        longer = _join(generator, shape, chain, operand)
+        chain, operations = (longer, operations - inside - 1) if longer else (chain, operations)
+    return None if operations else chain.text
 
 
-def _join(left: _Term, sign: str, right: _Term, value: int) -> _Term:
+def _number(value: int) -> _Term:
+    return _Term(str(value), value, 3)
+
+
+def _join(generator: random.Random, shape: Grade, left: _Term, right: _Term) -> _Term | None:
+    """Join two terms by any sign that keeps the value within the grade's bounds, None where no sign does."""
+    signs = [sign for sign in "+-*" if apply(left.value, sign, right.value) in shape.values]
+    if not signs:
+        return None
+    sign = generator.choice(signs)
     binding = 2 if sign == "*" else 1
-    left_text = left.text if left.binding >= binding else f"({left.text})"
-    right_text = right.text if right.binding > binding else f"({right.text})"
-    return _Term(f"{left_text}{sign}{right_text}", value, binding)
+    text = left.text if left.binding >= binding else f"({left.text})"
+    return _Term(f"{text}{sign}{right.text}", apply(left.value, sign, right.value), binding)
