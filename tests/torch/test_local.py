@@ -126,3 +126,23 @@ def test_kv_bytes_count_keys_and_values_of_every_layer(
 
 def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     assert backend(policy, tokenizer).expand([]) == []
+
+
+def test_a_delimiter_of_several_characters_is_found_across_tokens(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    plain = backend(policy, tokenizer).expand(wishes(prompt, copies=40, tokens=24))
+    pairs = [step.text[4:6] for step in plain if len(step.text) > 8]
+    delimiter = max(set(pairs), key=pairs.count)
+    found = LocalBackend(policy, tokenizer, step_end=delimiter, sampling=Sampling(), batch_rows=64)
+    steps = found.expand(wishes(prompt, copies=40, tokens=24))
+    ended = [step for step in steps if step.finish == "step"]
+    assert ended
+    for step in steps:
+        # Where a step ends, its delimiter is new; where it does not, there is none after its first character.
+        body = step.text.lstrip()
+        while body.startswith(delimiter):
+            body = body[len(delimiter) :].lstrip()
+        assert (delimiter in body) == (step.finish == "step")
+        if step.finish == "step":
+            assert body.endswith(delimiter)

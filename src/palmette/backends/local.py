@@ -48,6 +48,7 @@ class LocalBackend:
         self._sampling = sampling
         self._batch_rows = batch_rows
         self._ends = _end_tokens(model, tokenizer)
+        self._enders: dict[int, bool] = {}
         self._limit = int(getattr(model.config, "max_position_embeddings", 2**31))
         self.kv_bytes_per_token = _kv_bytes(model)
         self.calls = 0
@@ -163,12 +164,19 @@ class LocalBackend:
     def _ended(self, row: _Row) -> Finish | None:
         if row.tokens[-1] in self._ends:
             return "end"
-        before, found, _ = self._text(row).partition(self._step_end)
-        while found and not before.strip():  # A delimiter with nothing before it opens the step, it does not end it.
-            before, found, _ = _.partition(self._step_end)
-        if found:
-            return "step"
+        if self._may_end(row.tokens[-1]):
+            text = self._text(row)
+            while (text := text.lstrip()).startswith(self._step_end):
+                text = text[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
+            if self._step_end in text:
+                return "step"
         return "length" if len(row.tokens) >= row.expansion.max_tokens else None
+
+    def _may_end(self, token: int) -> bool:
+        """Tell whether a delimiter can end in this token: decoding every row on every tick costs as much as a forward."""
+        if token not in self._enders:
+            self._enders[token] = self._step_end[-1] in str(self._tokenizer.decode([token]))
+        return self._enders[token]
 
     def _text(self, row: _Row) -> str:
         context = list(row.expansion.prefix[-_CONTEXT_TOKENS:])
