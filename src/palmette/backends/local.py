@@ -173,7 +173,7 @@ class LocalBackend:
         return "length" if len(row.tokens) >= row.expansion.max_tokens else None
 
     def _may_end(self, token: int) -> bool:
-        """Tell whether a delimiter can end in this token: decoding every row on every tick costs as much as a forward."""
+        """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
         if token not in self._enders:
             self._enders[token] = self._step_end[-1] in str(self._tokenizer.decode([token]))
         return self._enders[token]

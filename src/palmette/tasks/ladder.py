@@ -32,9 +32,9 @@ class Grade:
 
 
 GRADES: dict[int, Grade] = {
-    1: Grade(range(1, 4), terms=range(2, 10), values=range(0, 51), bracket_operations=1),
-    2: Grade(range(4, 8), terms=range(2, 25), values=range(0, 100), bracket_operations=2),
-    3: Grade(range(8, 15), terms=range(2, 25), values=range(0, 100), bracket_operations=2),
+    1: Grade(range(1, 4), terms=range(2, 10), values=range(51), bracket_operations=1),
+    2: Grade(range(4, 8), terms=range(2, 25), values=range(100), bracket_operations=2),
+    3: Grade(range(8, 15), terms=range(2, 25), values=range(100), bracket_operations=2),
     4: Grade(range(15, 21), terms=range(2, 41), values=range(-199, 200), bracket_operations=3),
 }
 DEFAULT_GRADE = 3
