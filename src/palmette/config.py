@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from palmette.errors import ConfigError
 
@@ -16,6 +16,8 @@ Fold = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
+SCORED_STRATEGIES = ("beam", "dvts", "rebase")
+PARTNERS = {"seedling": "seedling-prm"}
 
 
 class _Settings(BaseModel):
@@ -36,9 +38,9 @@ class PolicySettings(_Settings):
 
 
 class RewardSettings(_Settings):
-    """The model that scores steps; null for none."""
+    """The model that scores steps; null for none, `auto` for the one trained for the policy."""
 
-    model: str | None = Field("seedling-prm", min_length=1)
+    model: str | None = Field("auto", min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     device: Device = Field("auto", pattern=_DEVICE)
@@ -84,6 +86,19 @@ class Config(_Settings):
     task: TaskSettings = TaskSettings()
     search: SearchSettings = SearchSettings()
 
+    @model_validator(mode="after")
+    def _strategies_have_their_scores(self) -> "Config":
+        if self.search.strategy in SCORED_STRATEGIES and self.partner() is None:
+            raise ValueError(
+                f"search.strategy {self.search.strategy!r} goes by scores, and there is no reward model: "
+                f"set reward.model, or search.strategy to 'best_of_n'"
+            )
+        return self
+
+    def partner(self) -> str | None:
+        """Return the reward model: the one named, or for `auto` the one that was trained for the policy, if any."""
+        return PARTNERS.get(self.policy.model) if self.reward.model == "auto" else self.reward.model
+
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
     """List every dotted key a config may hold."""
@@ -111,9 +126,10 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
 
 
 def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: str) -> Config:
-    """Turn plain values into a Config. `sources` says where a key came from when it was not `origin`."""
+    """Turn plain values into a Config with nothing left to choose. `sources` tells keys that are not from `origin`."""
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
+        return config.model_copy(update={"reward": config.reward.model_copy(update={"model": config.partner()})})
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(item, sources, origin) for item in error.errors())) from None
 
@@ -169,6 +185,8 @@ def _insert(values: dict[str, Any], dotted: str, value: Any) -> None:
 def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     dotted = ".".join(str(part) for part in item["loc"])
     origin = sources.get(dotted, origin)
+    if not dotted:
+        return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
         guess = nearest(dotted, known_keys())
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."

@@ -179,7 +179,7 @@ def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> Non
 
 def test_the_real_model_answers_generated_questions(tmp_path: Path) -> None:
     values = searched(
-        "--policy", "smollm2-135m", "--reward", "none", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
+        "--policy", "smollm2-135m", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
         "--set", "search.total_tokens=24", "--out", str(tmp_path / "run"),
     )  # fmt: skip
     assert values["results"]["questions"] == 1

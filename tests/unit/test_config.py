@@ -19,7 +19,8 @@ def test_a_file_is_read_and_overrides_lie_over_it(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, "")) == Config()
+    assert load_config(write(tmp_path, "")) == load_config()
+    assert load_config().search == Config().search
 
 
 def test_an_unknown_key_fails_with_the_file_and_the_nearest_known_key(tmp_path: Path) -> None:
@@ -84,3 +85,16 @@ def test_every_key_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
     missing = [key for key in known_keys() if f"`{key}`" not in text]
     assert missing == []
+
+
+def test_the_reward_model_that_was_trained_for_the_policy_is_taken_unless_another_is_named() -> None:
+    assert load_config().reward.model == "seedling-prm"
+    assert load_config(None, {"policy.model": "smollm2-135m"}).reward.model is None
+    assert load_config(None, {"policy.model": "smollm2-135m", "reward.model": "x"}).reward.model == "x"
+    assert load_config(None, {"reward.model": None}).reward.model is None
+
+
+def test_a_strategy_that_goes_by_scores_needs_a_reward_model() -> None:
+    with pytest.raises(ConfigError, match="^config: search.strategy 'rebase' goes by scores, and there is no reward"):
+        load_config(None, {"policy.model": "smollm2-135m", "search.strategy": "rebase"})
+    assert load_config(None, {"search.strategy": "rebase"}).search.strategy == "rebase"
