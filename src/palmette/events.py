@@ -87,13 +87,14 @@ class QuestionFinished:
 
 @dataclass(frozen=True)
 class Session:
-    """One process worked on the run: seconds it searched, model calls it made."""
+    """One process worked on the run: seconds it searched, model calls it made, what a KV token weighs."""
 
     kind: ClassVar[str] = "session"
     seconds: float
     policy_calls: int
     reward_calls: int
     questions: int
+    kv_bytes_per_token: int
 
 
 Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session

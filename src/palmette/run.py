@@ -69,19 +69,25 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
         with suppress(OSError):
             folder.rmdir()
         raise
-    with EventLog(folder) as log:
-        log.write(RunStarted(__version__, config.model_dump(mode="json")))
-        _search(log, config, parts, set(), progress)
+    search_into(folder, config, parts, progress)
 
 
 def resume_search(folder: Path, progress: Progress) -> None:
     """Search the questions of a run that are not finished yet. Safe to stop at any point and call again."""
     config = run_config(folder)
-    with EventLog(folder) as log:
+    with EventLog(folder) as log:  # Before anything is loaded: a second process should hear at once.
         task = load_task(config.task)
         done = _finished(folder, task)
         if len(done) < len(task.questions):
             _search(log, config, build(config), done, progress)
+
+
+def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) -> None:
+    """Search what the folder's events do not show as finished, with parts that are built already."""
+    with EventLog(folder) as log:
+        if next(read_events(folder), None) is None:
+            log.write(RunStarted(__version__, config.model_dump(mode="json")))
+        _search(log, config, parts, _finished(folder, parts.task), progress)
 
 
 def run_config(folder: Path) -> Config:
@@ -101,6 +107,7 @@ def build(config: Config) -> Parts:
 def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progress: Progress) -> None:
     task, backend, scorer = parts.task, parts.backend, parts.scorer
     begun, finished = time.monotonic(), len(done)
+    policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
     progress(finished, len(task.questions))
 
     def count() -> None:
@@ -120,8 +127,15 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
             observer=Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count),
         )
     finally:
-        seconds, calls = round(time.monotonic() - begun, 3), scorer.calls if scorer else 0
-        log.write(Session(seconds, backend.calls, calls, finished - len(done)))
+        log.write(
+            Session(
+                seconds=round(time.monotonic() - begun, 3),
+                policy_calls=backend.calls - policy_calls,
+                reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                questions=finished - len(done),
+                kv_bytes_per_token=backend.kv_bytes_per_token,
+            )
+        )
 
 
 def load_backend(settings: PolicySettings, step_end: str) -> Backend:

@@ -46,9 +46,9 @@ def folder(tmp_path: Path) -> Path:
         log.write(finished("a", "correct", {"correct": 1, "wrong": 1}, 20))
         log.write(QuestionStarted("b", "2+2", "4", 3))
         log.write(WaveDone("b", 0, (node(1, 0, "y", 0.4, finished=True),), {}, 6, 6))
-        log.write(Session(2.5, 7, 3, 1))
+        log.write(Session(2.5, 7, 3, 1, 64))
         log.write(finished("b", "timed_out", {"timed_out": 4}, 40))
-        log.write(Session(1.5, 5, 2, 1))
+        log.write(Session(1.5, 5, 2, 1, 64))
         log.write(QuestionStarted("c", "unfinished", "4", 3))
     return tmp_path
 

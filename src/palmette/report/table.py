@@ -65,6 +65,7 @@ def summary_values(summary: Summary) -> dict[str, Any]:
             "mean_kv_tokens": summary.mean_kv_tokens,
             "peak_kv_tokens": summary.peak_kv_tokens,
             "peak_separate_kv_tokens": summary.peak_separate_kv_tokens,
+            "kv_bytes_per_token": summary.kv_bytes_per_token,
         },
         "cost": {
             "seconds": summary.seconds,

@@ -50,6 +50,7 @@ class Summary:
     seconds: float
     policy_calls: int
     reward_calls: int
+    kv_bytes_per_token: int
 
 
 def summarize(events: Iterable[Event]) -> Summary:
@@ -82,6 +83,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         seconds=sum(session.seconds for session in sessions),
         policy_calls=sum(session.policy_calls for session in sessions),
         reward_calls=sum(session.reward_calls for session in sessions),
+        kv_bytes_per_token=sessions[-1].kv_bytes_per_token if sessions else 0,
     )
 
 
