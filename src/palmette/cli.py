@@ -92,6 +92,33 @@ def search(
 
 
 @app.command()
+def sweep(
+    strategies: Annotated[str, typer.Option(help="Names with commas between.")] = "best_of_n,beam,dvts,rebase",
+    widths: Annotated[str, typer.Option(help="Numbers with commas between.")] = "4,16",
+    seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
+    config_file: Annotated[Path | None, typer.Option("--config", help="YAML file of what all runs share.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the sweep; must be new or empty.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set task.questions=200")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the sweep in this folder.")] = None,
+) -> None:
+    """Compare strategies x widths x seeds over one task: a table, CSV, Markdown and a report."""
+    from palmette import console
+    from palmette.config import load_config, parse_override
+
+    if resume is not None:
+        if config_file or settings or out:
+            raise ConfigError("--resume continues a sweep with what it was told: leave --config, --set and --out out")
+        console.resume_sweep(resume)
+        return
+    overrides = dict(parse_override(text) for text in settings or [])
+    if out is not None:
+        overrides["out"] = out
+    names = [name.strip() for name in strategies.split(",")]
+    base = load_config(config_file, overrides)
+    console.sweep(base, names, _numbers("--widths", widths), _numbers("--seeds", seeds))
+
+
+@app.command()
 def demo(
     questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 24,
     width: Annotated[int, typer.Option(help="Branches in flight per question.", min=1)] = 16,
@@ -132,6 +159,13 @@ def grade(
     from palmette import console
 
     console.grade(file, seconds, as_json=as_json)
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} {text}: give whole numbers with commas between, for example {flag} 16,64") from None
 
 
 def _one_line(text: str) -> str:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from palmette import run
 from palmette.config import Config, load_config
-from palmette.errors import ConfigError, PalmetteError
+from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.events import FILE_NAME, read_events
+from palmette.report.grid import SHOWN, as_csv, as_markdown, rows
 from palmette.report.page import write_page
-from palmette.report.table import OUTCOMES, answers_table, plain_table, strategies_table, summary_values
+from palmette.report.table import OUTCOMES, answers_table, plain_table, summary_values
 from palmette.search.summary import Summary, summarize
+from palmette.sweep import Cell, Sweep, new_sweep, open_sweep, run_sweep, summaries
 from palmette.units import format_bytes, format_count, format_seconds
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase")
@@ -53,7 +56,8 @@ class Meter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` are finished; the first call starts the clock."""
@@ -95,25 +99,51 @@ def _show(folder: Path, *, as_json: bool) -> None:
 
 
 def demo(questions: int, width: int, out: Path | None) -> None:
-    """Search the same questions with every strategy, then print one table and write one report."""
-    base = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    folders, summaries = [], []
-    for strategy in DEMO_STRATEGIES:
-        overrides = {
-            "search.strategy": strategy,
-            "search.width": width,
-            "task.questions": questions,
-            "out": str(base / strategy),
-        }
-        config = load_config(None, overrides)
-        folder = run.new_folder(config)
-        _measured(folder, strategy, partial(run.start_search, folder, config))
-        summaries.append(summarize(read_events(folder)))
-        folders.append(folder)
-    page = write_page(folders, base / "report.html")
-    console = Console()
-    console.print(strategies_table(summaries))
-    console.print(f"report  {page}", highlight=False, markup=False, soft_wrap=True)
+    """Search the same questions with every strategy, then show one table."""
+    folder = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    base = load_config(None, {"task.questions": questions, "out": str(folder)})
+    sweep(base, DEMO_STRATEGIES, [width], [base.seed])
+
+
+def sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> None:
+    """Run a new sweep and show its table."""
+    _sweep(new_sweep(base, strategies, widths, seeds))
+
+
+def resume_sweep(folder: Path) -> None:
+    """Run what is left of a sweep and show its table."""
+    _sweep(open_sweep(folder))
+
+
+def _sweep(plan: Sweep) -> None:
+    tokens = sum(plan.config(cell).search.total_tokens * cell.width for cell in plan.cells) * plan.base.task.questions
+    print(f"{len(plan.cells)} runs, at most {format_count(tokens)} tokens, in {plan.folder}", file=sys.stderr)
+    with ExitStack() as bars:
+
+        def progress(cell: Cell) -> Meter:
+            bars.close()
+            return bars.enter_context(Meter(cell.name))
+
+        try:
+            run_sweep(plan, progress)
+        except KeyboardInterrupt:
+            raise PalmetteError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
+    table = rows(summary for _, summary in summaries(plan))
+    shown = plain_table(*SHOWN.values())
+    shown.caption = (
+        "accuracy of one leaf alone, then by vote; tokens generated and mean and peak\nKV tokens held, per question"
+    )
+    for row in table:
+        shown.add_row(*(row.shown(column) for column in SHOWN))
+    Console().print(shown)
+    written = {"sweep.csv": as_csv(table), "sweep.md": as_markdown(table)}
+    for name, text in written.items():
+        try:
+            (plan.folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"cannot write {plan.folder / name}: {error.strerror}") from error
+    page = write_page([plan.folder / cell.name for cell in plan.cells], plan.folder / "report.html")
+    print(f"table   {plan.folder / 'sweep.csv'}\nreport  {page}")
 
 
 def models(*, as_json: bool) -> None:

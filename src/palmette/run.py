@@ -109,6 +109,8 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
     begun, finished = time.monotonic(), len(done)
     policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
     progress(finished, len(task.questions))
+    if finished == len(task.questions):
+        return
 
     def count() -> None:
         nonlocal finished

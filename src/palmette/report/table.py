@@ -1,13 +1,11 @@
 """Summaries as terminal tables and as plain values for machines."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from palmette.search.summary import Accuracy, Summary
-from palmette.units import format_count, format_seconds
 
 OUTCOMES = ("correct", "wrong", "unparseable", "timed_out")
 
@@ -23,25 +21,6 @@ def answers_table(summary: Summary) -> Table:
         counts = [str(accuracy.outcomes.get(outcome, 0)) for outcome in OUTCOMES]
         table.add_row(vote, *_shares(accuracy), *counts)
     table.add_row("any leaf", *_shares(summary.any_leaf), *[""] * len(OUTCOMES), style="dim")
-    return table
-
-
-def strategies_table(summaries: Sequence[Summary]) -> Table:
-    """Return one row a run: what each strategy reached, what it cost."""
-    table = plain_table("strategy", "alone", "best", "majority", "weighted", "tokens", "KV mean", "KV peak", "time")
-    for summary in summaries:
-        votes = [
-            summary.votes[vote].share if vote in summary.votes else 0.0 for vote in ("best", "majority", "weighted")
-        ]
-        table.add_row(
-            str(summary.config["search"]["strategy"]),
-            *[f"{share:.3f}" for share in (summary.single.share, *votes)],
-            format_count(summary.generated_tokens),
-            format_count(summary.mean_kv_tokens),
-            format_count(summary.peak_kv_tokens),
-            format_seconds(summary.seconds),
-        )
-    table.caption = "accuracy of one leaf alone, then by vote; tokens and KV tokens per question"
     return table
 
 

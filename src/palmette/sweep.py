@@ -1,0 +1,94 @@
+"""Strategies x widths x seeds over one task, each cell a run of its own."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from palmette import run
+from palmette.config import Config, check_config
+from palmette.errors import ConfigError, RunError
+from palmette.events import read_events
+from palmette.search.summary import Summary, summarize
+
+PLAN = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    strategy: str
+    width: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the cell's folder."""
+        return f"{self.strategy}-{self.width}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep was told: a base config, and the cells that differ from it."""
+
+    folder: Path
+    base: Config
+    cells: tuple[Cell, ...]
+
+    def config(self, cell: Cell) -> Config:
+        """Return a cell's config; raise ConfigError where its strategy or width is none."""
+        values = self.base.model_dump(mode="json")
+        values["seed"] = cell.seed
+        values["out"] = str(self.folder / cell.name)
+        values["search"] |= {"strategy": cell.strategy, "width": cell.width}
+        return check_config(values, {}, cell.name)
+
+
+def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> Sweep:
+    """Make a sweep's folder and write down what it will do, after every cell's config has been checked."""
+    cells = tuple(Cell(*parts) for parts in product(strategies, widths, seeds))
+    if len(set(cells)) < len(cells):
+        raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")
+    for cell in cells:
+        Sweep(Path(), base, cells).config(cell)
+    sweep = Sweep(run.new_folder(base), base, cells)
+    plan = {"base": base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
+    try:
+        (sweep.folder / PLAN).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"out: cannot write {sweep.folder / PLAN}: {error.strerror}") from error
+    return sweep
+
+
+def open_sweep(folder: Path) -> Sweep:
+    """Return a sweep that was begun before."""
+    path = folder / PLAN
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        cells = tuple(Cell(str(cell["strategy"]), int(cell["width"]), int(cell["seed"])) for cell in plan["cells"])
+        base = plan["base"]
+    except OSError as error:
+        raise RunError(f"{folder} is no sweep: cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged: {error}") from None
+    return Sweep(folder, check_config(base, {}, str(path)), cells)
+
+
+def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
+    """Run every cell that is not finished; the models are loaded once for all of them."""
+    parts = run.build(sweep.base)
+    for cell in sweep.cells:
+        config = sweep.config(cell)
+        folder = sweep.folder / cell.name
+        folder.mkdir(exist_ok=True)
+        run.search_into(folder, config, parts, progress(cell))
+
+
+def summaries(sweep: Sweep) -> Iterator[tuple[Cell, Summary]]:
+    """Yield what each cell that was begun has found so far."""
+    for cell in sweep.cells:
+        if (sweep.folder / cell.name).is_dir():
+            yield cell, summarize(read_events(sweep.folder / cell.name))

@@ -1,0 +1,46 @@
+import csv
+import io
+
+from palmette.report.grid import COLUMNS, as_csv, as_markdown, rows
+from palmette.search.summary import Accuracy, Summary
+
+
+def summary(strategy: str, seed: int, correct: int, questions: int, kv: float) -> Summary:
+    accuracy = Accuracy(correct, questions, {})
+    return Summary(
+        config={"search": {"strategy": strategy, "width": 4}, "seed": seed},
+        questions=questions,
+        votes={"best": accuracy, "majority": accuracy, "weighted": accuracy},
+        single=accuracy,
+        any_leaf=accuracy,
+        generated_tokens=100.0,
+        mean_kv_tokens=kv,
+        peak_kv_tokens=int(2 * kv),
+        peak_separate_kv_tokens=0,
+        seconds=5.0,
+        policy_calls=3,
+        reward_calls=2,
+        kv_bytes_per_token=10,
+    )
+
+
+TABLE = rows([summary("beam", 0, 1, 10, 50), summary("rebase", 0, 4, 10, 80), summary("beam", 1, 9, 30, 70)])
+
+
+def test_seeds_are_pooled_by_their_questions() -> None:
+    beam, rebase = (row.values for row in TABLE)
+    assert (beam["strategy"], beam["seeds"], beam["questions"]) == ("beam", 2, 40)
+    assert beam["best"] == 0.25
+    assert beam["mean_kv_tokens"] == 65.0  # (10 x 50 + 30 x 70) / 40
+    assert (beam["peak_kv_tokens"], beam["mean_kv_bytes"], beam["peak_kv_bytes"]) == (140, 650.0, 1400)
+    assert (beam["policy_calls"], beam["seconds"], beam["questions_per_second"]) == (6, 10.0, 4.0)
+    assert rebase["best"] == 0.4
+
+
+def test_the_csv_has_every_column_and_the_markdown_those_people_compare() -> None:
+    (first, _) = csv.DictReader(io.StringIO(as_csv(TABLE)))
+    assert tuple(first) == COLUMNS
+    assert float(first["best_low"]) < 0.25 < float(first["best_high"])
+    lines = as_markdown(TABLE).splitlines()
+    assert lines[2].startswith("| beam | 4 | 0.250 | 0.250 |")
+    assert len({line.count("|") for line in lines}) == 1
