@@ -131,6 +131,16 @@ def demo(
 
 
 @app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run.")], as_json: AsJson = False
+) -> None:
+    """Answer a run's questions again with every fold and vote, without generating."""
+    from palmette import console
+
+    console.evaluate(folder, as_json=as_json)
+
+
+@app.command()
 def models(as_json: AsJson = False) -> None:
     """List the models that need no hub."""
     from palmette import console

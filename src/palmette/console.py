@@ -20,8 +20,12 @@ from palmette.events import FILE_NAME, read_events
 from palmette.report.grid import SHOWN, as_csv, as_markdown, rows
 from palmette.report.page import write_page
 from palmette.report.table import OUTCOMES, answers_table, plain_table, summary_values
+from palmette.search.answer import VOTES
+from palmette.search.evaluate import evaluate as evaluate_run
+from palmette.search.replay import replay
 from palmette.search.summary import Summary, summarize
 from palmette.sweep import Cell, Sweep, new_sweep, open_sweep, run_sweep, summaries
+from palmette.tasks.load import load_task
 from palmette.units import format_bytes, format_count, format_seconds
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase")
@@ -45,7 +49,7 @@ class Meter:
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task(label, total=None, rate="")
+        self._task = self._bar.add_task(label, total=None, rate="loading")
         self._begun: float | None = None
         self._first = 0
         self._said = 0.0
@@ -144,6 +148,22 @@ def _sweep(plan: Sweep) -> None:
             raise RunError(f"cannot write {plan.folder / name}: {error.strerror}") from error
     page = write_page([plan.folder / cell.name for cell in plan.cells], plan.folder / "report.html")
     print(f"table   {plan.folder / 'sweep.csv'}\nreport  {page}")
+
+
+def evaluate(folder: Path, *, as_json: bool) -> None:
+    """Answer a run's questions again in every way there is, from its trees."""
+    config = run.run_config(folder)
+    task = load_task(config.task)
+    told = replay(read_events(folder)).values()
+    found = evaluate_run(told, task.questions, run.JUDGES[task.judge](config.task.verify_seconds))
+    if as_json:
+        shares = {how: {vote: accuracy.share for vote, accuracy in votes.items()} for how, votes in found.items()}
+        print(json.dumps(shares, indent=2))
+        return
+    table = plain_table("scores folded by", *VOTES)
+    for how, votes in found.items():
+        table.add_row(how, *(f"{votes[vote].share:.3f}" for vote in VOTES))
+    Console().print(table)
 
 
 def models(*, as_json: bool) -> None:

@@ -60,6 +60,11 @@ class Tree:
         """Return the scores along the path; a step that was never scored is left out."""
         return [step.score for step in self.steps(node) if step.score is not None]
 
+    def leaves(self) -> list[int]:
+        """Return the nodes without children, oldest first."""
+        parents = {node.parent for node in self.nodes}
+        return [node.id for node in self.nodes if node.id not in parents]
+
     def generated_tokens(self) -> int:
         """Count the tokens of all steps: what the policy was asked to write."""
         return sum(len(node.tokens) for node in self.nodes[1:])

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
         log.write(QuestionStarted("a", "void", "4", 3))
-        log.write(WaveDone("a", 0, (node(9, 0, "void", 0.1),), {}, 5, 5))
+        log.write(WaveDone("a", 0, (node(1, 0, "void", 0.1),), {}, 5, 5))
         log.write(QuestionStarted("a", HOSTILE, "4", 3))
         log.write(WaveDone("a", 0, (node(1, 0, "x\n", 0.5), node(2, 0, HOSTILE, 0.9, finished=True)), {1: 1}, 5, 5))
         log.write(WaveDone("a", 1, (node(3, 1, "y", 0.4, finished=True),), {}, 6, 6))

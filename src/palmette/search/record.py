@@ -8,7 +8,7 @@ from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, Questio
 from palmette.score.judge import Judge
 from palmette.search.answer import VOTES, ballots, elect
 from palmette.search.loop import Growth, Observer
-from palmette.tree import Node, Tree
+from palmette.tree import Node
 
 
 class Recorder(Observer):
@@ -50,7 +50,7 @@ def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
 
     elected = {vote: elect(cast, vote) for vote in VOTES}
     answers = {ballot.leaf: ballot.answer for ballot in cast}
-    leaves = Counter(outcome(answers.get(leaf)) for leaf in _leaves(growth.tree))
+    leaves = Counter(outcome(answers.get(leaf)) for leaf in growth.tree.leaves())
     return QuestionFinished(
         question=growth.question.id,
         choices={vote: Chosen(answer, outcome(answer)) for vote, answer in elected.items()},
@@ -61,11 +61,6 @@ def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
         peak_separate_kv_tokens=max(growth.separate_kv_tokens),
         waves=growth.wave,
     )
-
-
-def _leaves(tree: Tree) -> list[int]:
-    parents = {node.parent for node in tree.nodes}
-    return [node.id for node in tree.nodes if node.id not in parents]
 
 
 def _record(node: Node) -> NodeRecord:

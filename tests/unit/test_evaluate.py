@@ -1,0 +1,64 @@
+import pytest
+
+from palmette.errors import RunError
+from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
+from palmette.score.judge import MathJudge
+from palmette.search.evaluate import evaluate
+from palmette.search.replay import replay
+from palmette.tasks.task import Question
+
+ASKED = Question("q", ({"role": "user", "content": "1+1"},), "2")
+
+
+def step(number: int, parent: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
+    return NodeRecord(number, parent, (1,), text, (0.0,), finished, score)
+
+
+def told(*nodes: NodeRecord) -> list[Event]:
+    chosen = {"best": Chosen("2", "correct")}
+    return [
+        QuestionStarted("q", "1+1", "2", 5),
+        WaveDone("q", 0, nodes, {}, 1, 1),
+        QuestionFinished("q", chosen, {}, 1, 1.0, 1, 1, 1),
+    ]
+
+
+NODES = (
+    step(1, 0, "a\n", 0.2),
+    step(2, 0, "b\n", 0.9),
+    step(3, 1, "=2", 0.9, finished=True),  # last 0.9, min 0.2, mean 0.55, prod 0.18
+    step(4, 2, "=3", 0.4, finished=True),  # last 0.4, min 0.4, mean 0.65, prod 0.36
+)
+
+
+def test_each_fold_elects_by_its_own_scores() -> None:
+    found = evaluate(replay(told(*NODES)).values(), [ASKED], MathJudge(5))
+    right = {how: votes["best"].share for how, votes in found.items()}
+    assert right == {"last": 1.0, "min": 0.0, "mean": 0.0, "prod": 0.0}
+    assert all(votes["majority"].share == 1.0 for votes in found.values())  # a tie goes to the older leaf
+
+
+def test_a_replay_rebuilds_the_tree() -> None:
+    one = replay(told(*NODES))["q"]
+    assert one.tree.solution(4) == "b\n=3"
+    assert one.tree.leaves() == [3, 4]
+    assert one.tree.unique_tokens([3, 4]) == 5 + 4
+
+
+def test_a_second_start_voids_the_first_attempt() -> None:
+    one = replay([*told(*NODES), *told(NODES[0])])["q"]
+    assert len(one.tree.nodes) == 2
+
+
+@pytest.mark.parametrize("nodes", [(step(2, 0, "x", 0.1),), (step(1, 1, "x", 0.1),), (step(1, -1, "x", 0.1),)])
+def test_events_with_a_gap_are_refused(nodes: tuple[NodeRecord, ...]) -> None:
+    with pytest.raises(RunError, match="has no place"):
+        replay(told(*nodes))
+
+
+def test_a_task_that_changed_since_the_run_is_refused() -> None:
+    other = Question("q", ASKED.messages, "5")
+    with pytest.raises(RunError, match="no longer in the task"):
+        evaluate(replay(told(*NODES)).values(), [other], MathJudge(5))
+    with pytest.raises(RunError, match="before they start it"):
+        replay(told(*NODES)[1:])
