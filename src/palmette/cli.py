@@ -8,6 +8,7 @@ import typer
 
 from palmette import __version__
 from palmette.errors import ConfigError, PalmetteError
+from palmette.units import one_line
 
 app = typer.Typer(
     help="Makes language models reason better in the memory you have.",
@@ -29,14 +30,21 @@ def main() -> None:
     except PalmetteError as error:
         if debug:
             raise
-        print(f"palmette: {_one_line(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        print("palmette: stopped", file=sys.stderr)
-        sys.exit(130)
+        _fail("stopped", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"unexpected {type(error).__name__}: {error}. --debug shows where", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"palmette: {one_line(message)}", file=sys.stderr)
+    sys.exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -176,8 +184,3 @@ def _numbers(flag: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"{flag} {text}: give whole numbers with commas between, for example {flag} 16,64") from None
-
-
-def _one_line(text: str) -> str:
-    """Return the message without line breaks and control characters: hostile names cannot draw on a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,14 +1,16 @@
 """What a run is told: pydantic models, YAML, dotted overrides, every check in one pass."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from palmette.errors import ConfigError
+from palmette.units import one_line
 
 Device = str
 StrategyName = Literal["best_of_n", "beam", "dvts", "rebase"]
@@ -18,6 +20,16 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 SCORED_STRATEGIES = ("beam", "dvts", "rebase")
 PARTNERS = {"seedling": "seedling-prm"}
+
+
+_LARGEST_SEED = 2**63 - 1
+_LARGEST_COUNT = 10**7
+
+
+def _greedy_or_warm(temperature: float) -> float:
+    if 0 < temperature < 0.01:
+        raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
+    return temperature
 
 
 class _Settings(BaseModel):
@@ -31,10 +43,10 @@ class PolicySettings(_Settings):
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     device: Device = Field("auto", pattern=_DEVICE)
-    temperature: float = Field(1.0, ge=0, le=100)
+    temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int | None = Field(None, ge=1)
-    batch_rows: int = Field(128, ge=1)  # seedling: 64 rows 9.2k, 128 rows 11.6k, 256 rows 12.1k tokens/s
+    top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
+    batch_rows: int = Field(128, ge=1, le=65_536)  # seedling: 64 rows 9.2k, 128 rows 11.6k, 256 rows 12.1k tokens/s
 
 
 class RewardSettings(_Settings):
@@ -44,42 +56,42 @@ class RewardSettings(_Settings):
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     device: Device = Field("auto", pattern=_DEVICE)
-    batch_rows: int = Field(128, ge=1)
+    batch_rows: int = Field(128, ge=1, le=65_536)
 
 
 class TaskSettings(_Settings):
     """Where questions come from; null formats mean the task's own."""
 
     name: str = Field("ladder", min_length=1)
-    questions: int = Field(50, ge=1)
-    skip: int = Field(0, ge=0)
-    seed: int = Field(0, ge=0)
-    grade: int = Field(3, ge=1)
+    questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
+    skip: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
+    grade: int = Field(3, ge=1, le=9)
     split: Literal["train", "test"] = "test"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
     step_end: str | None = Field(None, min_length=1)
-    verify_seconds: float = Field(5.0, gt=0)
+    verify_seconds: float = Field(5.0, gt=0, le=3600)
 
 
 class SearchSettings(_Settings):
     """How the tree grows. Limits are those of the ETS release: 25 steps, 256 tokens a step, 1024 in all."""
 
     strategy: StrategyName = "best_of_n"
-    width: int = Field(16, ge=1)
-    depth: int = Field(25, ge=1)
-    step_tokens: int = Field(256, ge=1)
-    total_tokens: int = Field(1024, ge=1)
+    width: int = Field(16, ge=1, le=65_536)
+    depth: int = Field(25, ge=1, le=_LARGEST_COUNT)
+    step_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
+    total_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
     fold: Fold = "prod"
     vote: Vote = "weighted"
-    rebase_temperature: float = Field(0.2, gt=0)
-    questions_in_flight: int = Field(16, ge=1)
+    rebase_temperature: float = Field(0.2, ge=0.001, le=1000)
+    questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
 
 
 class Config(_Settings):
     """Everything a run is told. `out` null means a new folder below `runs`."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
     out: str | None = Field(None, min_length=1)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
@@ -131,7 +143,10 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
         config = Config.model_validate(values)
         return config.model_copy(update={"reward": config.reward.model_copy(update={"model": config.partner()})})
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(item, sources, origin) for item in error.errors())) from None
+        faults = error.errors()
+        said = [_explain(item, sources, origin) for item in faults[:5]]
+        more = [f"and {len(faults) - 5} more"] if len(faults) > 5 else []
+        raise ConfigError("; ".join(said + more)) from None
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -140,8 +155,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set search.width=64")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key.strip(), _parse_yaml(value)
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None
 
 
@@ -151,19 +166,40 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: 1e-3 is a number, and a key given twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a table; raise on a key that stands twice."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1 and key != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = _parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the config: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid YAML: nested too deep") from None
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(
-            f"{path}: not valid YAML{place}: {getattr(error, 'problem', None) or 'nested too deep'}"
-        ) from None
+        raise ConfigError(f"{path}: not valid YAML{place}: {getattr(error, 'problem', None) or error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -192,11 +228,15 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."
         return f"{origin}: unknown key {dotted!r}.{hint}"
     given = item["input"]
+    # A scalar is shown, anything larger only named: a few aliases in YAML can stand for gigabytes.
+    shown = one_line(repr(given), 80) if isinstance(given, str | float | bool | None) else f"a {type(given).__name__}"
+    if isinstance(given, int) and not isinstance(given, bool):
+        shown = str(given) if abs(given) < 10**18 else "so large a number"
     if item["type"] == "literal_error":
         expected = str(item["ctx"]["expected"])
-        guess = nearest(str(given), [part.strip("'") for part in expected.replace(" or ", ", ").split(", ")])
+        guess = nearest(shown.strip("'"), [part.strip("'") for part in expected.replace(" or ", ", ").split(", ")])
         hint = f" Did you mean {guess!r}?" if guess else ""
-        return f"{origin}: {dotted} cannot be {given!r}: choose {expected}.{hint}"
-    shown = repr(given) if len(repr(given)) <= 80 else f"{repr(given)[:77]}..."
-    message = item["msg"][0].lower() + item["msg"][1:]
+        return f"{origin}: {dotted} cannot be {shown}: choose {expected}.{hint}"
+    message = item["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
     return f"{origin}: {dotted} cannot be {shown}: {message}"

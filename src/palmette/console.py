@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from palmette import run
 from palmette.config import Config, load_config
-from palmette.errors import ConfigError, PalmetteError, RunError
+from palmette.errors import ConfigError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
 from palmette.report.grid import SHOWN, as_csv, as_markdown, rows
 from palmette.report.page import write_page
@@ -26,7 +26,7 @@ from palmette.search.replay import replay
 from palmette.search.summary import Summary, summarize
 from palmette.sweep import Cell, Sweep, new_sweep, open_sweep, run_sweep, summaries
 from palmette.tasks.load import load_task
-from palmette.units import format_bytes, format_count, format_seconds
+from palmette.units import format_bytes, format_count, format_seconds, one_line
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase")
 _PLAIN_SECONDS = 10.0  # How often progress is said where stderr is no terminal.
@@ -91,15 +91,17 @@ def resume(folder: Path, *, as_json: bool) -> None:
 
 
 def _show(folder: Path, *, as_json: bool) -> None:
+    """Print what a run found, then write its page: results are not lost where the page cannot be written."""
     summary = summarize(read_events(folder))
-    page = write_page([folder], folder / "report.html")
+    page = folder / "report.html"
     if as_json:
         print(json.dumps({"run": str(folder), "report": str(page), **summary_values(summary)}, indent=2))
-        return
-    console = Console()
-    console.print(answers_table(summary))
-    console.print(_tokens_line(summary), highlight=False, markup=False)
-    console.print(f"run     {folder}\nreport  {page}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        console = Console()
+        console.print(answers_table(summary))
+        console.print(_tokens_line(summary), highlight=False, markup=False, soft_wrap=True)
+        print(f"run     {folder}\nreport  {page}")
+    write_page([folder], page)
 
 
 def demo(questions: int, width: int, out: Path | None) -> None:
@@ -131,7 +133,7 @@ def _sweep(plan: Sweep) -> None:
         try:
             run_sweep(plan, progress)
         except KeyboardInterrupt:
-            raise PalmetteError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
+            raise StoppedError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
     table = rows(summary for _, summary in summaries(plan))
     shown = plain_table(*SHOWN.values())
     shown.caption = (
@@ -228,15 +230,16 @@ def _measured(folder: Path, label: str, work: Callable[[Meter], None]) -> None:
             work(meter)
         except KeyboardInterrupt:
             again = f"; continue with: palmette search --resume {folder}" if (folder / FILE_NAME).exists() else ""
-            raise PalmetteError(f"stopped{again}") from None
+            raise StoppedError(f"stopped{again}") from None
 
 
 def _cost(config: Config, folder: Path) -> str:
     """Say what the run may cost at the most, before it starts."""
     settings = config.search
     tokens = config.task.questions * settings.width * settings.total_tokens
+    task = one_line(config.task.name, 80)
     return (
-        f"{config.task.questions} questions of {config.task.name}, {settings.strategy} at width {settings.width}: "
+        f"{config.task.questions} questions of {task}, {settings.strategy} at width {settings.width}: "
         f"at most {format_count(tokens)} tokens ({settings.total_tokens} a branch); events in {folder}"
     )
 

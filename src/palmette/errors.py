@@ -2,6 +2,7 @@
 
 PalmetteError        1  anything else a user should read in one line
 ├── RunError         1  a run's own files: damaged, locked, unwritable, disk full
+├── StoppedError   130  Ctrl-C, with how to go on
 ├── ConfigError      2  a setting, a flag, a task file or a folder named by one is wrong
 ├── BudgetError      3  what was asked does not fit the memory there is
 └── BackendError     4  a model or a server cannot be loaded, reached or trusted
@@ -16,6 +17,12 @@ class PalmetteError(Exception):
 
 class RunError(PalmetteError):
     """A run folder cannot be read, written or continued."""
+
+
+class StoppedError(PalmetteError):
+    """The user stopped the work; the message says how to continue it."""
+
+    exit_code = 130
 
 
 class ConfigError(PalmetteError):

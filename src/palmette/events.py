@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from palmette.errors import RunError
 
 FILE_NAME = "events.jsonl"
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class QuestionStarted:
     question: str
     prompt: str
     reference: str
-    prompt_tokens: int
+    prompt_tokens: Count
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class QuestionFinished:
     kind: ClassVar[str] = "question_finished"
     question: str
     choices: dict[str, Chosen]
-    leaf_outcomes: dict[str, int]
+    leaf_outcomes: dict[str, Count]
     generated_tokens: int
     mean_kv_tokens: float
     peak_kv_tokens: int
@@ -99,7 +101,8 @@ class Session:
 
 Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    cls.kind: TypeAdapter(cls) for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session)
+    cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
+    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session)
 }
 
 
@@ -142,6 +145,11 @@ class EventLog:
                 f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
                 f"make room, then palmette search --resume {self.folder}"
             ) from error
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing has been written yet, by any process."""
+        return os.fstat(self._file).st_size == 0
 
     def close(self) -> None:
         """Flush to disk and let other processes in."""

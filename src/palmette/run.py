@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from palmette import __version__
 from palmette.backends.backend import Backend
@@ -21,7 +21,8 @@ from palmette.search.loop import Limits, search
 from palmette.search.record import Recorder
 from palmette.search.strategy import Strategy
 from palmette.tasks.load import load_task
-from palmette.tasks.task import Task
+from palmette.tasks.task import Question, Task
+from palmette.zoo.catalog import ENTRIES
 
 STRATEGIES: dict[str, Callable[[SearchSettings], Strategy]] = {
     "best_of_n": lambda settings: best_of_n.allocate,
@@ -53,6 +54,8 @@ def new_folder(config: Config) -> Path:
             raise ConfigError(f"out: {folder} is not empty. Choose a new folder, or continue it with --resume {folder}")
     except OSError as error:
         raise ConfigError(f"out: cannot make the folder {folder}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"out: {str(folder)!r} is no name of a folder: {error}") from error
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"out: cannot write to {folder}: permission denied")
     return folder
@@ -64,12 +67,17 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
     Where the parts cannot be built the folder is removed again, so that the same command can be given once more.
     """
     try:
+        config = anchored(config)
         parts = build(config)
     except BaseException:
         with suppress(OSError):
             folder.rmdir()
         raise
-    search_into(folder, config, parts, progress)
+    with EventLog(folder) as log:
+        if not log.is_empty:
+            raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
+        log.write(RunStarted(__version__, config.model_dump(mode="json")))
+        _search(log, config, parts, set(), progress)
 
 
 def resume_search(folder: Path, progress: Progress) -> None:
@@ -85,7 +93,7 @@ def resume_search(folder: Path, progress: Progress) -> None:
 def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) -> None:
     """Search what the folder's events do not show as finished, with parts that are built already."""
     with EventLog(folder) as log:
-        if next(read_events(folder), None) is None:
+        if log.is_empty:
             log.write(RunStarted(__version__, config.model_dump(mode="json")))
         _search(log, config, parts, _finished(folder, parts.task), progress)
 
@@ -98,10 +106,35 @@ def run_config(folder: Path) -> Config:
     return check_config(first.config, {}, str(folder / FILE_NAME))
 
 
+def anchored(config: Config) -> Config:
+    """Return the config with its relative paths made absolute, so that it holds in any working directory."""
+    values = config.model_dump(mode="json")
+    for table, key in (("task", "name"), *product(("policy", "reward"), ("model", "adapter"))):
+        name = values[table][key]
+        if name and name not in ENTRIES and os.path.exists(os.path.expanduser(name)):
+            values[table][key] = os.path.abspath(os.path.expanduser(name))
+    return check_config(values, {}, "config")
+
+
 def build(config: Config) -> Parts:
-    """Load the task, then the models: what is cheap to refuse is refused before a weight is read."""
+    """Load the task, then the models; refuse what cannot work before the first question, not in the middle."""
     task = load_task(config.task)
-    return Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward))
+    parts = Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward))
+    for question in task.questions:
+        _check_length(question, parts.backend, config.search.total_tokens)
+    return parts
+
+
+def _check_length(question: Question, backend: Backend, total_tokens: int) -> None:
+    prompt_tokens, limit = len(backend.encode(question.messages)), backend.context_tokens
+    if limit is None or prompt_tokens + total_tokens <= limit:
+        return
+    if prompt_tokens >= limit:
+        raise ConfigError(f"question {question.id} has {prompt_tokens} tokens, the policy takes {limit}: leave it out")
+    raise ConfigError(
+        f"question {question.id} has {prompt_tokens} tokens and may grow by search.total_tokens {total_tokens}, "
+        f"the policy takes {limit}: set search.total_tokens to {limit - prompt_tokens} or less"
+    )
 
 
 def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progress: Progress) -> None:
@@ -179,8 +212,7 @@ def _finished(folder: Path, task: Task) -> set[str]:
     for event in read_events(folder):
         if isinstance(event, QuestionStarted):
             question = known.get(event.question)
-            asked: Any = None if question is None else (question.messages[-1]["content"], question.reference)
-            if asked != (event.prompt, event.reference):
+            if question is None or question.digest != event.digest:
                 raise RunError(f"{folder}: question {event.question} is no longer what it was; the task has changed")
         elif isinstance(event, QuestionFinished):
             done.add(event.question)

@@ -1,4 +1,4 @@
-"""Bytes, durations and counts: parse "18GiB", print "17.3 GiB"."""
+"""Quantities and texts as people read them: parse "18GiB", print "17.3 GiB"."""
 
 import re
 
@@ -50,3 +50,9 @@ def format_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def one_line(text: str, longest: int = 1000) -> str:
+    """Return a text without line breaks and control characters, cut: what it names cannot draw on a terminal."""
+    cut = text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return "".join(character if character.isprintable() else " " for character in cut)

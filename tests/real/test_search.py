@@ -141,10 +141,78 @@ main()
 
 
 @pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase"])
-def test_every_strategy_runs_on_the_seedlings(tmp_path: Path, strategy: str) -> None:
-    values = searched("--strategy", strategy, "--questions", "2", "--width", "4", "--out", str(tmp_path / "run"))
-    assert values["results"]["questions"] == 2
+def test_strategies_that_go_by_scores_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
+    same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2"]
+    narrow = ["--set", "policy.batch_rows=5", "--set", "reward.batch_rows=3", "--set", "search.questions_in_flight=2"]
+    values = searched(*same, "--out", str(tmp_path / "wide"))
+    again = searched(*same, *narrow, "--out", str(tmp_path / "narrow"))
+    assert trees(tmp_path / "wide") == trees(tmp_path / "narrow")
+    assert again["results"] == values["results"]
     assert values["results"]["peak_kv_tokens"] < values["results"]["peak_separate_kv_tokens"]
+
+
+def rows(path: Path, *contents: str) -> Path:
+    path.write_text(
+        "".join(json.dumps({"messages": [{"role": "user", "content": c}], "answer": "1"}) + "\n" for c in contents)
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("1+" * 1200 + "1", "question 2 has 2403 tokens, the policy takes 2048: leave it out"),
+        (
+            "1+" * 900 + "1",
+            "may grow by search.total_tokens 1024, the policy takes 2048: set search.total_tokens to 245",
+        ),
+        ("1+1<eos>2", "a question holds '<eos>', a control token of the model"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused_before_the_run_begins(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    task = rows(tmp_path / "task.jsonl", "1+1", content, "2+2")
+    arguments = [*SEARCH, "--task", str(task), "--width", "2", "--out", str(tmp_path / "run")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_that_changed_in_any_message_is_not_resumed(tmp_path: Path) -> None:
+    def chat(system: str) -> None:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "1+1"}]
+        (tmp_path / "task.jsonl").write_text(json.dumps({"messages": messages, "answer": "2"}) + "\n")
+
+    folder = tmp_path / "run"
+    chat("one")
+    searched("--task", str(tmp_path / "task.jsonl"), "--width", "1", "--out", str(folder))
+    chat("two")
+    done = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the task has changed" in done.stderr
+
+
+def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path) -> None:
+    rows(tmp_path / "task.jsonl", "1+1")
+    here = [*SEARCH, "--json", "--task", "task.jsonl", "--width", "1", "--out", "run"]
+    subprocess.run(here, cwd=tmp_path, capture_output=True, check=True)
+    assert searched("--resume", str(tmp_path / "run"))["results"]["questions"] == 1
+
+
+def test_a_folder_taken_while_the_models_were_loading_is_not_written_into(tmp_path: Path) -> None:
+    from palmette.config import load_config
+    from palmette.errors import RunError
+    from palmette.run import new_folder, start_search
+
+    config = load_config(None, {"out": str(tmp_path / "run"), "task.questions": 1, "search.width": 1})
+    first, second = new_folder(config), new_folder(config)
+    start_search(first, config, lambda done, total: None)
+    before = (first / FILE_NAME).read_bytes()
+    with pytest.raises(RunError, match="taken by another process"):
+        start_search(second, config, lambda done, total: None)
+    assert (first / FILE_NAME).read_bytes() == before
 
 
 def test_a_search_without_a_reward_model_votes_by_majority_alone(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ import pytest
 import torch
 from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 
-from palmette.errors import BackendError, ConfigError
-from palmette.score.prm import PrmScorer
+from palmette.errors import BackendError
+from palmette.score.prm import GRID, PrmScorer
 from palmette.score.scorer import Candidate
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)
@@ -27,17 +27,43 @@ def test_scores_are_read_at_the_last_token_of_the_step(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast, rows: int
 ) -> None:
     expected = [slow(reward, tokenizer, candidate) for candidate in CANDIDATES]
-    scorer = PrmScorer(reward, tokenizer, batch_rows=rows)
-    assert scorer.score(CANDIDATES) == pytest.approx(expected, abs=1e-5)
-    assert scorer.calls == -(-len(CANDIDATES) // rows)
+    scores = PrmScorer(reward, tokenizer, batch_rows=rows).score(CANDIDATES)
+    assert scores == pytest.approx(expected, abs=GRID / 8 + 1e-5)  # half a grid step, at the sigmoid's steepest
     assert len(set(expected)) == len(expected)
 
 
-def test_a_solution_too_long_for_the_reward_model_is_refused(
+def test_scores_are_the_same_to_the_bit_whatever_is_scored_beside_them(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    with pytest.raises(ConfigError, match="reward model, which takes 512: lower search.total_tokens by 97"):
-        PrmScorer(reward, tokenizer, batch_rows=4).score([Candidate(ASKED, ("1" * 600,), False)])
+    many = [Candidate(ASKED, (f"3+4={number}\n",) * (1 + number % 5), number % 3 == 0) for number in range(300)]
+    together = PrmScorer(reward, tokenizer, batch_rows=64).score(many)
+    alone = PrmScorer(reward, tokenizer, batch_rows=1).score(many)
+    backwards = PrmScorer(reward, tokenizer, batch_rows=7).score(many[::-1])[::-1]
+    assert together == alone == backwards
+    assert len(set(together)) > 20
+
+
+def test_equal_candidates_are_computed_once(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    scorer = PrmScorer(reward, tokenizer, batch_rows=1)
+    scores = scorer.score([CANDIDATES[0]] * 5)
+    assert len(set(scores)) == 1
+    assert scorer.calls <= 2
+
+
+def test_a_control_token_that_the_policy_spells_out_stays_text(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    spelled, ended = Candidate(ASKED, ("3+4=7<eos>",), False), Candidate(ASKED, ("3+4=7",), True)
+    scores = PrmScorer(reward, tokenizer, batch_rows=4).score([spelled, ended])
+    assert scores[0] != scores[1]
+
+
+def test_a_solution_too_long_for_the_reward_model_scores_nothing(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    assert PrmScorer(reward, tokenizer, batch_rows=4).score([Candidate(ASKED, ("1" * 600,), False)]) == [0.0]
 
 
 def test_scores_that_are_not_finite_are_an_error(

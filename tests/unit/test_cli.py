@@ -44,6 +44,10 @@ def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
         (["--out", "full"], 2, "full is not empty. Choose a new folder, or continue it with --resume full"),
         (["--out", "empty.jsonl"], 2, "out: cannot make the folder empty.jsonl: File exists"),
         (["--out", "/proc/nowhere"], 2, "out: cannot make the folder /proc/nowhere"),
+        (["--set", 'out="a\\0b"'], 2, "is no name of a folder"),
+        (["--questions", "1" + "0" * 30], 2, "task.questions cannot be so large a number"),
+        (["--policy", "~nosuchuser/x"], 2, "there is no model folder at"),
+        (["--reward", "none", "--strategy", "beam"], 2, "goes by scores, and there is no reward model"),
         (["--resume", "full"], 1, "full is no run folder"),
         (["--resume", "full", "--width", "3"], 2, "--resume continues a run with the config it has: leave"),
     ],
@@ -127,3 +131,13 @@ def test_grade_refuses_bad_rows_before_it_grades_any(tmp_path: Path, row: str, s
 
 def test_a_report_needs_a_run(tmp_path: Path) -> None:
     assert "is no run folder" in complaint(palmette("report", str(tmp_path)), 1)
+
+
+def test_a_full_stdout_is_one_line_too() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "palmette", "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr

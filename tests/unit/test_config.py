@@ -52,6 +52,12 @@ def test_a_fault_of_the_command_line_is_not_blamed_on_the_file(tmp_path: Path) -
         ("seed: true\n", "seed cannot be True"),
         ("policy: {temperature: .nan}\n", "policy.temperature cannot be nan"),
         ("a: " + "[" * 5000, "not valid YAML"),
+        ("seed: 1\nseed: 2\n", "the key 'seed' stands twice"),
+        ("seed: 2001-99-99\n", "not valid YAML"),
+        ("seed: 99999999999999999999999\n", "seed cannot be so large a number"),
+        ("policy: {temperature: 1.0e-45}\n", "give 0 for the likeliest token, or at least 0.01"),
+        ("task: {verify_seconds: 4000.0}\n", "less than or equal to 3600"),
+        ("a: &x [q, q, q, q, q, q, q]\nseed: [*x, *x, *x]\n", "seed cannot be a list"),
     ],
 )
 def test_broken_files_are_refused_with_what_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
@@ -71,7 +77,8 @@ def test_overrides_are_read_as_yaml_scalars() -> None:
     assert parse_override("search.width=64") == ("search.width", 64)
     assert parse_override("task.prompt=a=b") == ("task.prompt", "a=b")
     assert parse_override("reward.model=null") == ("reward.model", None)
-    for bad in ("search.width", "=3", "a=[1"):
+    assert parse_override("policy.temperature=1e-1") == ("policy.temperature", 0.1)
+    for bad in ("search.width", "=3", "a=[1", "a=2001-99-99", "a=!!int x", "a=" + "[" * 3000):
         with pytest.raises(ConfigError, match="--set"):
             parse_override(bad)
 
@@ -98,3 +105,11 @@ def test_a_strategy_that_goes_by_scores_needs_a_reward_model() -> None:
     with pytest.raises(ConfigError, match="^config: search.strategy 'rebase' goes by scores, and there is no reward"):
         load_config(None, {"policy.model": "smollm2-135m", "search.strategy": "rebase"})
     assert load_config(None, {"search.strategy": "rebase"}).search.strategy == "rebase"
+
+
+def test_a_fault_is_told_in_a_line_however_large_the_value(tmp_path: Path) -> None:
+    keys = "".join(f"k{number}: 1\n" for number in range(900))
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "search: {strategy: " + "x" * 100_000 + "}\n" + keys))
+    assert len(str(caught.value)) < 2000
+    assert str(caught.value).endswith("and 896 more")

@@ -17,7 +17,7 @@ def step(number: int, parent: int, text: str, score: float, *, finished: bool = 
 def told(*nodes: NodeRecord) -> list[Event]:
     chosen = {"best": Chosen("2", "correct")}
     return [
-        QuestionStarted("q", "1+1", "2", 5),
+        QuestionStarted("q", "1+1", "2", 5, "d"),
         WaveDone("q", 0, nodes, {}, 1, 1),
         QuestionFinished("q", chosen, {}, 1, 1.0, 1, 1, 1),
     ]

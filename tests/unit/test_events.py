@@ -10,7 +10,7 @@ from palmette.errors import RunError
 from palmette.events import FILE_NAME, EventLog, NodeRecord, QuestionStarted, RunStarted, WaveDone, read_events
 
 STARTED = RunStarted("0.1", {"seed": 1})
-ASKED = QuestionStarted("q1", "what \u2028 is </script> \ud800?", "4", 7)
+ASKED = QuestionStarted("q1", "what \u2028 is </script> \ud800?", "4", 7, "d")
 WAVE = WaveDone("q1", 0, (NodeRecord(1, 0, (5, 6), "a\n", (-0.5, 0.0), False, 0.25),), {1: 2}, 9, 9)
 
 
@@ -40,7 +40,16 @@ def test_a_half_line_longer_than_a_block_is_cut_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"{]\n", b"[]\n", b"\n", b'{"kind":"nonsense"}\n', b'{"kind":"session","seconds":"x"}\n', b"\xff\xfe\n"]
+    "damage",
+    [
+        b"{]\n",
+        b"[]\n",
+        b"\n",
+        b'{"kind":"nonsense"}\n',
+        b'{"kind":"session","seconds":"x"}\n',
+        b"\xff\xfe\n",
+        b'{"kind":"session","seconds":NaN,"policy_calls":1,"reward_calls":1,"questions":1,"kv_bytes_per_token":1}\n',
+    ],
 )
 def test_damage_anywhere_else_is_an_error_that_names_the_line(tmp_path: Path, damage: bytes) -> None:
     with EventLog(tmp_path) as log:
@@ -91,7 +100,7 @@ from palmette.events import EventLog, QuestionStarted
 log = EventLog(Path({str(tmp_path)!r}))
 number = 0
 while True:
-    log.write(QuestionStarted(str(number), "x" * 5000, "", 1))
+    log.write(QuestionStarted(str(number), "x" * 5000, "", 1, ""))
     number += 1
     if number == 200:
         print("going", flush=True)

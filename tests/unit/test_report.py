@@ -38,18 +38,18 @@ def finished(question: str, outcome: str, leaves: dict[str, int], kv: int) -> Qu
 def folder(tmp_path: Path) -> Path:
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
-        log.write(QuestionStarted("a", "void", "4", 3))
+        log.write(QuestionStarted("a", "void", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "void", 0.1),), {}, 5, 5))
-        log.write(QuestionStarted("a", HOSTILE, "4", 3))
+        log.write(QuestionStarted("a", HOSTILE, "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "x\n", 0.5), node(2, 0, HOSTILE, 0.9, finished=True)), {1: 1}, 5, 5))
         log.write(WaveDone("a", 1, (node(3, 1, "y", 0.4, finished=True),), {}, 6, 6))
         log.write(finished("a", "correct", {"correct": 1, "wrong": 1}, 20))
-        log.write(QuestionStarted("b", "2+2", "4", 3))
+        log.write(QuestionStarted("b", "2+2", "4", 3, "d"))
         log.write(WaveDone("b", 0, (node(1, 0, "y", 0.4, finished=True),), {}, 6, 6))
         log.write(Session(2.5, 7, 3, 1, 64))
         log.write(finished("b", "timed_out", {"timed_out": 4}, 40))
         log.write(Session(1.5, 5, 2, 1, 64))
-        log.write(QuestionStarted("c", "unfinished", "4", 3))
+        log.write(QuestionStarted("c", "unfinished", "4", 3, "d"))
     return tmp_path
 
 
@@ -102,8 +102,13 @@ def test_the_page_allows_no_script_but_its_own_and_no_network(folder: Path) -> N
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot write the report"):
+    with pytest.raises(RunError, match="cannot write the report"):
         write_page([folder], tmp_path / "missing" / "page.html")
+    with pytest.raises(RunError, match="cannot write the report"):
+        write_page([folder], tmp_path / ("x" * 300))
+    with pytest.raises(ConfigError, match="name a file"):
+        write_page([folder], Path("/"))
+    assert not list(tmp_path.glob(".report*"))
 
 
 def test_values_for_machines_keep_results_apart_from_cost(folder: Path) -> None:

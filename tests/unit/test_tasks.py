@@ -66,6 +66,8 @@ def test_a_broken_line_is_named_even_when_fewer_questions_are_asked(tmp_path: Pa
         ({"messages": [{"role": "assistant", "content": "x"}], "answer": "1"}, "the user's last"),
         ({"messages": "hello", "answer": "1"}, "'messages' must be a list"),
         ("[" * 100_000, "not valid JSON"),
+        ('{"question": "a \\ud800 b", "answer": "1"}', "half of a surrogate pair"),
+        ({"question": "a" * 1_000_001, "answer": "1"}, "over 1,000,000 characters"),
     ],
 )
 def test_bad_rows_are_refused_with_their_line(tmp_path: Path, row: Any, complaint: str) -> None:
@@ -102,6 +104,10 @@ def test_a_byte_order_mark_is_no_damage_but_other_encodings_are(tmp_path: Path) 
 def test_names_that_are_no_task_get_a_hint() -> None:
     with pytest.raises(ConfigError, match="no task 'lader'.*Did you mean 'ladder'"):
         load_task(TaskSettings(name="lader"))
+    with pytest.raises(ConfigError, match="no task 'aaaa"):
+        load_task(TaskSettings(name="a" * 5000))
+    with pytest.raises(ConfigError, match="no name of a file"):
+        load_task(TaskSettings(name="/a\0b"))
     with pytest.raises(ConfigError, match="Did you mean 'rg:chain_sum'"):
         load_task(TaskSettings(name="rg:chainsum"))
 

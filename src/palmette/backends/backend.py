@@ -41,6 +41,9 @@ class Backend(Protocol):
     kv_bytes_per_token: int
     """What one token costs in this policy's KV cache."""
 
+    context_tokens: int | None
+    """The most tokens a prefix with its step may have, None without a limit."""
+
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens, rendered by the model's chat template where it has one."""
 

@@ -14,6 +14,7 @@ from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
 from palmette.engine.sampler import Sampling, draw, noise
 from palmette.errors import BackendError, ConfigError
+from palmette.zoo.foreign import told_as
 
 _CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
 
@@ -49,7 +50,7 @@ class LocalBackend:
         self._batch_rows = batch_rows
         self._ends = _end_tokens(model, tokenizer)
         self._enders: dict[int, bool] = {}
-        self._limit = int(getattr(model.config, "max_position_embeddings", 2**31))
+        self.context_tokens = context_tokens(model)
         self.kv_bytes_per_token = _kv_bytes(model)
         self.calls = 0
 
@@ -67,6 +68,10 @@ class LocalBackend:
     @torch.inference_mode()
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         """Grow one step for each expansion; see the contract."""
+        with told_as(f"the policy, a {self._model.config.model_type}, cannot be decoded"):
+            return self._expand(expansions)
+
+    def _expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         # Rows of one length together waste no padding, rows of one prefix together share its prefill.
         order = sorted(range(len(expansions)), key=lambda place: (len(expansions[place].prefix), place))
         steps: dict[int, Step] = {}
@@ -78,10 +83,10 @@ class LocalBackend:
 
     def _row(self, place: int, expansion: Expansion) -> _Row:
         needed = len(expansion.prefix) + expansion.max_tokens
-        if needed > self._limit:
+        if self.context_tokens is not None and needed > self.context_tokens:
             raise ConfigError(
-                f"question {expansion.question} may need {needed} tokens, the policy takes {self._limit}: "
-                f"lower search.total_tokens by {needed - self._limit} or more"
+                f"question {expansion.question} may need {needed} tokens, the policy takes {self.context_tokens}: "
+                f"lower search.total_tokens by {needed - self.context_tokens} or more"
             )
         return _Row(place, expansion, torch.Generator().manual_seed(expansion.seed))
 
@@ -181,11 +186,12 @@ class LocalBackend:
     def _text(self, row: _Row) -> str:
         context = list(row.expansion.prefix[-_CONTEXT_TOKENS:])
         tokens = row.tokens[:-1] if row.tokens[-1] in self._ends else row.tokens
-        above = str(self._tokenizer.decode(context, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-        whole = str(
-            self._tokenizer.decode(context + tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
-        return whole[len(above) :]
+        # A character whose first bytes end the context belongs to this step: the step before shows a stand-in.
+        above = self._decode(context).rstrip("\ufffd")
+        return self._decode(context + tokens)[len(above) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _step(self, row: _Row) -> Step:
         assert row.finish is not None
@@ -196,15 +202,23 @@ def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     """Return every token that ends a solution: the generation config may name several, the tokenizer one."""
     generation = getattr(model, "generation_config", None)
     named = getattr(generation, "eos_token_id", None)
-    ends = set(named if isinstance(named, list) else [named]) | {tokenizer.eos_token_id}
-    ends.discard(None)
+    listed = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
+    ends = [token for token in listed if isinstance(token, int)]
     if not ends:
         raise BackendError("the policy names no end token: its solutions would never finish")
     return frozenset(ends)
 
 
+def context_tokens(model: PreTrainedModel) -> int | None:
+    """Return the most tokens a model takes, None where its config names no limit."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
 def _kv_bytes(model: PreTrainedModel) -> int:
     config = model.config.get_text_config()
+    if not hasattr(config, "num_attention_heads"):
+        raise BackendError(f"the policy, a {config.model_type}, has no attention, so no KV cache to search with")
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * model.dtype.itemsize

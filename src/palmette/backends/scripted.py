@@ -12,6 +12,7 @@ class ScriptedBackend:
     """Writes what its script says, one token for each character."""
 
     kv_bytes_per_token = 1
+    context_tokens: int | None = None
 
     def __init__(self, script: Script) -> None:
         self._script = script

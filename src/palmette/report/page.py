@@ -5,10 +5,11 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from palmette.errors import ConfigError
+from palmette.errors import ConfigError, RunError
 from palmette.report.story import run_story
 
 
@@ -22,11 +23,14 @@ def write_page(folders: Sequence[Path], path: Path) -> Path:
     # The data goes in last and holds no "<": no text of a model can end its element or be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
     page = page.replace("{{data}}", data.replace("<", "\\u003c"))
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    if not path.name:
+        raise ConfigError(f"cannot write the report to {str(path)!r}: name a file, for example report.html")
+    partial = path.with_name(f".report-{os.getpid()}.part")
     try:
-        partial.write_text(page, encoding="utf-8")
+        partial.write_text(page, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write the report {path}: {error.strerror}") from error
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise RunError(f"cannot write the report {path}: {error.strerror}") from error
     return path

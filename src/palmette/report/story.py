@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from palmette.config import Fold
-from palmette.events import read_events
+from palmette.config import Fold, check_config
+from palmette.events import FILE_NAME, read_events
 from palmette.report.table import summary_values
 from palmette.search.answer import fold
 from palmette.search.replay import Replay, replay
@@ -19,7 +19,7 @@ def run_story(folder: Path) -> dict[str, Any]:
     """Return a run as JSON values: its summary, and its first finished questions with their best solutions."""
     events = list(read_events(folder))
     values = summary_values(summarize(events))
-    how: Fold = values["config"]["search"]["fold"]
+    how = check_config(values["config"], {}, str(folder / FILE_NAME)).search.fold
     told = [one for one in replay(events).values() if one.finished]
     values["name"] = folder.name
     values["stories"] = [_question(one, how) for one in told[:MOST_QUESTIONS]]

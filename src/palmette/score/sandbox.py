@@ -14,6 +14,7 @@ import time
 from typing import Any, Literal
 
 from palmette.errors import PalmetteError
+from palmette.tasks.gym import fixed_hashes
 
 Verdict = Literal["correct", "wrong", "unparseable", "timed_out"]
 Kind = Literal["math", "gym"]
@@ -38,9 +39,9 @@ class _Worker:
 
     def __init__(self, kind: Kind) -> None:
         """Start the process and wait until it is ready; raise PalmetteError when it cannot start."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**fixed_hashes(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _BOOTSTRAP, kind, *sys.path],
+            [sys.executable, "-s", "-c", _BOOTSTRAP, kind, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

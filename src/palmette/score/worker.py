@@ -1,6 +1,8 @@
 """The worker process that judges answers, with the libraries that model text can hang or crash."""
 
+import ast
 import importlib
+import inspect
 import json
 import os
 import re
@@ -15,6 +17,16 @@ from typing import Any, BinaryIO
 
 MEMORY_LIMIT_BYTES = 2 * 2**30
 _BARE_PI, _PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "
+
+_FORBIDDEN = (
+    "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "os.remove", "os.rename", "os.rmdir",
+    "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.putenv", "subprocess.", "socket.",
+    "ctypes.", "shutil.", "pty.", "signal.pthread_kill", "webbrowser.", "urllib.", "ftplib.", "smtplib.",
+)  # fmt: skip
+_EVALUATORS = re.compile(r"\b(?:eval|exec|parse_expr|sympify|S)\(")
+# Only these names, or none, may stand before an opening bracket.
+_FUNCTIONS = {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "abs", "Abs", "asin", "acos", "atan", "sinh", "cosh"}
+_CALL = re.compile(r"([A-Za-z_]\w*|[\])}])\s*\(")
 
 Judge = Callable[[dict[str, Any]], str]
 
@@ -31,6 +43,7 @@ def main(kind: str) -> None:
     except Exception as error:  # noqa: BLE001  whatever it is, the parent has to name it
         _reply(replies, {"error": f"the {kind} judge does not work here ({type(error).__name__}: {error})"})
         return
+    sys.addaudithook(_refuse)
     _reply(replies, {"ready": True})
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -68,6 +81,13 @@ def _gym_judge() -> Judge:
     return lambda request: _mark(library, request)
 
 
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """Stop what no judge needs: programs, sockets, files written or removed. The second line of defense."""
+    writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+    if writes or event.startswith(_FORBIDDEN):
+        raise PermissionError(f"a judge may not {event}")
+
+
 @lru_cache(maxsize=4)
 def _dataset(library: Any, generator: str, seed: int, size: int) -> Any:
     return library.create_dataset(generator, size=size, seed=seed)
@@ -77,12 +97,40 @@ def _mark(library: Any, request: dict[str, Any]) -> str:
     """Make the question again and let its generator mark the answer; raise MemoryError only."""
     try:
         dataset = _dataset(library, request["generator"], request["seed"], request["size"])
-        mark = dataset.score_answer(request["answer"], dataset[request["index"]])
+        if _evaluates(type(dataset)) and not is_harmless(request["answer"]):
+            return "unparseable"
+        entry = dataset[request["index"]]
+        if entry["answer"] is not None and not isinstance(entry["answer"], str):
+            entry = {
+                **entry,
+                "answer": str(entry["answer"]),
+            }  # some hold sympy objects, which their scorers cannot read
+        mark = dataset.score_answer(request["answer"], entry)
         return "correct" if mark >= 1.0 else "wrong"
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001  scorers meet text that their authors never saw
         return "unparseable"
+
+
+def _evaluates(dataset: type) -> bool:
+    """Tell whether a generator's module reads answers as code."""
+    return _EVALUATORS.search(inspect.getsource(sys.modules[dataset.__module__])) is not None
+
+
+def is_harmless(answer: str) -> bool:
+    """Tell whether a scorer may evaluate an answer as Python: a literal, or mathematics without any other call.
+
+    Without calls, attributes, quotes or a colon an expression can name things and compute, but do nothing.
+    """
+    try:
+        ast.literal_eval(answer.strip())
+        return True
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        pass
+    if "__" in answer or re.search(r"[\"'`:;@\\{}]|\.\s*[A-Za-z_]|\b(?:lambda|import|await|yield)\b", answer):
+        return False
+    return all(found in _FUNCTIONS for found in _CALL.findall(answer))
 
 
 def _read(library: Any, text: str) -> list[Any]:

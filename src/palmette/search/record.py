@@ -24,7 +24,9 @@ class Recorder(Observer):
         """Record the question."""
         asked = growth.question.messages[-1]["content"]
         prompt = len(growth.tree.prompt_tokens)
-        self._write(QuestionStarted(growth.question.id, asked, growth.question.reference, prompt))
+        self._write(
+            QuestionStarted(growth.question.id, asked, growth.question.reference, prompt, growth.question.digest)
+        )
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Record the steps a wave added."""
@@ -65,7 +67,7 @@ def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
 
 def _record(node: Node) -> NodeRecord:
     assert node.parent is not None
-    # Five decimals: beyond them a log-probability moves with the batch.
-    logprobs = tuple(round(logprob, 5) for logprob in node.logprobs)
+    # Four decimals: beyond them a log-probability moves with the batch.
+    logprobs = tuple(round(logprob, 4) for logprob in node.logprobs)
     score = None if node.score is None else round(node.score, 6)
     return NodeRecord(node.id, node.parent, node.tokens, node.text, logprobs, node.finished, score)

@@ -69,7 +69,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         raise RunError("the run has no first event: it was stopped before it began; start it again in a new folder")
     done = list(finished.values())
     count = max(1, len(done))
-    votes = sorted({vote for event in done for vote in event.choices})
+    votes = sorted(set.intersection(*(set(event.choices) for event in done))) if done else []
     return Summary(
         config=started.config,
         questions=len(done),
@@ -77,7 +77,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         single=_single(done),
         any_leaf=_any(done),
         generated_tokens=sum(event.generated_tokens for event in done) / count,
-        mean_kv_tokens=sum(event.mean_kv_tokens for event in done) / count,
+        mean_kv_tokens=math.fsum(event.mean_kv_tokens for event in done) / count,
         peak_kv_tokens=max((event.peak_kv_tokens for event in done), default=0),
         peak_separate_kv_tokens=max((event.peak_separate_kv_tokens for event in done), default=0),
         seconds=sum(session.seconds for session in sessions),
@@ -95,10 +95,12 @@ def _vote(done: list[QuestionFinished], vote: str) -> Accuracy:
 def _single(done: list[QuestionFinished]) -> Accuracy:
     """Return how often one leaf alone is right, each question counted once however many leaves it has."""
     outcomes: Counter[str] = Counter()
-    correct = 0.0
     for event in done:
         outcomes.update(event.leaf_outcomes)
-        correct += event.leaf_outcomes.get("correct", 0) / max(1, sum(event.leaf_outcomes.values()))
+    # fsum: questions finish in another order after a resume, and the sum must not show it.
+    correct = math.fsum(
+        event.leaf_outcomes.get("correct", 0) / max(1, sum(event.leaf_outcomes.values())) for event in done
+    )
     return Accuracy(correct, len(done), dict(outcomes))
 
 

@@ -1,28 +1,54 @@
 """Questions from reasoning-gym generators, judged by the generator's own scorer."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from palmette.config import nearest
 from palmette.errors import BackendError, ConfigError
 from palmette.tasks.task import Format, Question
 
+_BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; from palmette.tasks.dealer import main; main()"
+
 
 def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Question]:
-    """Yield `count` questions of the generator `name`; the same for the same seed."""
-    try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    except ImportError as error:
-        raise BackendError("rg: tasks need reasoning-gym: pip install 'palmette[gym]'") from error
-    if name not in DATASETS:
-        guess = nearest(name, DATASETS)
-        hint = f"Did you mean 'rg:{guess}'?" if guess else f"There are {len(DATASETS)}, for example rg:chain_sum."
+    """Yield `count` questions of the generator `name`; the same for the same seed, in every process."""
+    dealt = _deal({"generator": name, "seed": seed, "count": count})
+    if "missing" in dealt:
+        raise BackendError(f"rg: tasks need reasoning-gym ({dealt['missing']}): pip install 'palmette[gym]'")
+    if "known" in dealt:
+        guess = nearest(name, dealt["known"])
+        hint = f"Did you mean 'rg:{guess}'?" if guess else f"There are {len(dealt['known'])}, such as rg:chain_sum."
         raise ConfigError(f"task.name: reasoning-gym has no generator {name!r}. {hint}")
+    if "error" in dealt:
+        raise BackendError(f"the reasoning-gym generator {name!r} failed: {dealt['error']}")
+    for index, (question, answer) in enumerate(dealt["questions"]):
+        key: dict[str, object] = {"generator": name, "seed": seed, "size": count, "index": index}
+        yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key)
+
+
+def fixed_hashes() -> dict[str, str]:
+    """Return an environment in which sets have the same order in every process, and nothing else of Python's is set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
+        "PYTHONHASHSEED": "0"
+    }
+
+
+def _deal(request: dict[str, Any]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-s", "-c", _BOOTSTRAP, *sys.path],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env=fixed_hashes(),
+        check=False,
+    )
     try:
-        dataset = reasoning_gym.create_dataset(name, size=count, seed=seed)
-        for index in range(count):
-            entry = dataset[index]
-            key: dict[str, object] = {"generator": name, "seed": seed, "size": count, "index": index}
-            yield Question(f"{name}-{seed}-{index}", form.messages(str(entry["question"])), str(entry["answer"]), key)
-    except (ImportError, OSError, ValueError, AssertionError, LookupError) as error:
-        raise BackendError(f"the reasoning-gym generator {name!r} failed: {error}") from error
+        dealt: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise BackendError(f"the reasoning-gym generator {request['generator']!r} failed: {last}") from None
+    return dealt

@@ -8,6 +8,7 @@ from typing import Any
 from palmette.errors import ConfigError
 from palmette.tasks.task import Format, Message, Question
 
+LONGEST_QUESTION = 1_000_000
 _ROLES = ("system", "user", "assistant")
 
 
@@ -17,6 +18,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         file = path.open("rb")
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: no name of a file: {error}") from error
     with file:
         empty = True
         for number, line in enumerate(_lines(file, path), start=1):
@@ -46,7 +49,18 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
         if name in seen:
             raise ConfigError(f"{place}: the id {name!r} stands on an earlier line too")
         seen.add(name)
-        yield Question(name, _messages(row, form, place), _reference(row, place))
+        question = Question(name, _messages(row, form, place), _reference(row, place))
+        _check_text(question, place)
+        yield question
+
+
+def _check_text(question: Question, place: str) -> None:
+    """Refuse texts that no tokenizer takes: half a surrogate pair, or more than any model reads."""
+    texts = [question.id, question.reference, *(message["content"] for message in question.messages)]
+    if sum(map(len, texts)) > LONGEST_QUESTION:
+        raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character")
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """From a task's name to its questions."""
 
+import os
 from collections.abc import Iterator
 from importlib.resources import files
 from itertools import islice
@@ -36,7 +37,7 @@ def load_task(settings: TaskSettings) -> Task:
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or Path(name).suffix in (".jsonl", ".json") or Path(name).exists()
+    return "/" in name or Path(name).suffix in (".jsonl", ".json") or os.path.exists(name)
 
 
 def _ladder(settings: TaskSettings) -> Iterator[Question]:

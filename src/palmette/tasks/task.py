@@ -1,5 +1,7 @@
 """The task contract: questions, how they are put, how their answers are judged."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 
 Message = dict[str, str]
@@ -13,6 +15,12 @@ class Question:
     messages: tuple[Message, ...]
     reference: str
     key: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Return a fingerprint of everything a model is asked and judged by."""
+        whole = json.dumps([self.messages, self.reference, self.key], sort_keys=True)
+        return hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(f"{path.parent} is no model folder: it has no {path.name}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BackendError(f"{path} is damaged: {error}. Restore it from where it came") from error
     if not isinstance(content, dict):
         raise BackendError(f"{path} is damaged: it holds no JSON object. Restore it from where it came")

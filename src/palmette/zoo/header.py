@@ -43,8 +43,8 @@ def read_header(path: Path) -> Header:
             if file_bytes < 8 or length_bytes > min(_LONGEST_HEADER_BYTES, file_bytes - 8):
                 raise _damaged(path, f"header says {length_bytes:,} bytes, the file has {file_bytes:,}")
             text = file.read(length_bytes)
-    except OSError as error:
-        raise BackendError(f"cannot read {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise BackendError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
         header, data_bytes = _parse(text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -40,6 +40,8 @@ def load_policy(
 
     folder = _local_folder(name, "policy")
     architectures = read_json(folder / "config.json").get("architectures") or []
+    if not isinstance(architectures, list):
+        raise BackendError(f"{folder / 'config.json'} is damaged: architectures is no list. Restore it")
     if any(part in str(architecture) for architecture in architectures for part in _HEADS_THAT_DO_NOT_WRITE):
         raise BackendError(f"{name} cannot serve as policy: it is a {architectures[0]}, which writes no text")
     return _load(AutoModelForCausalLM, name, folder, "policy", adapter, dtype, device)
@@ -117,6 +119,11 @@ def _load(
             output_loading_info=True,
         )
         _refuse_random_weights(name, role, sorted(found["missing_keys"]))
+        rows = model.get_input_embeddings().num_embeddings
+        if len(tokenizer) > rows:
+            raise BackendError(
+                f"{name} cannot serve as {role}: its tokenizer has {len(tokenizer)} tokens, the model {rows}"
+            )
         model = model.to(device)
         if adapter is not None:
             model = put_on(model, adapter, base_names=[name, str(folder)], device=device)

@@ -21,7 +21,7 @@ def resolve(name: str) -> str:
     """
     if name in ENTRIES:
         return str(_zoo_folder(ENTRIES[name]))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name.strip() and os.path.isdir(path):
         _check_model_folder(path)
         return str(path)
