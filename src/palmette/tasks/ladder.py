@@ -77,11 +77,8 @@ def solve(expression: str) -> Problem:
     state = parse(expression)
     lines = []
     while len(state) > 1:
-        place = next(_legal(state))
-        left, sign, right = _operation(state, place)
-        result = apply(left, sign, right)
-        lines.append(f"{left}{sign}{right}={result}")
-        state = _replace(state, place, result)
+        lines.append(right_lines(state)[0])
+        state = follow(state, lines[-1])[1] or ()
     value = state[0]
     assert isinstance(value, int)
     return Problem(expression, tuple(lines), value)
@@ -107,6 +104,15 @@ def follow(state: tuple[Token, ...] | None, line: str) -> tuple[bool, tuple[Toke
     if place is None:
         return False, None
     return apply(left, sign, right) == result, _replace(state, place, result)
+
+
+def right_lines(state: tuple[Token, ...] | None) -> list[str]:
+    """Return every line that would be right next, the canonical one first; none where nothing is left to do."""
+    lines = []
+    for place in _legal(state or ()):
+        left, sign, right = _operation(state or (), place)
+        lines.append(f"{left}{sign}{right}={apply(left, sign, right)}")
+    return lines
 
 
 def apply(left: int, sign: str, right: int) -> int:
