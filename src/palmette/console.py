@@ -136,9 +136,7 @@ def _sweep(plan: Sweep) -> None:
             raise StoppedError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
     table = rows(summary for _, summary in summaries(plan))
     shown = plain_table(*SHOWN.values())
-    shown.caption = (
-        "accuracy of one leaf alone, then by vote; tokens generated and mean and peak\nKV tokens held, per question"
-    )
+    shown.caption = "accuracy of one leaf alone, then by vote; tokens written, KV tokens held (mean, peak)"
     for row in table:
         shown.add_row(*(row.shown(column) for column in SHOWN))
     Console().print(shown)
