@@ -12,8 +12,8 @@ from recipes.seedling.policy import train_policy
 from recipes.seedling.reward import auc, sample_solutions, step_scores, train_reward
 
 UPDATES = 7000
-SAMPLES = 8_192
-EPOCHS = 4
+SAMPLES = 24_000
+EPOCHS = 2
 SEED = 0
 
 

@@ -159,7 +159,7 @@ def models(as_json: AsJson = False) -> None:
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs to compare.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: report.html in the first folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: in the run's folder.")] = None,
 ) -> None:
     """Write one self-contained HTML page about one or more runs."""
     from palmette import console

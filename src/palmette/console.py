@@ -190,7 +190,8 @@ def models(*, as_json: bool) -> None:
 
 def report(folders: Sequence[Path], out: Path | None) -> None:
     """Write the page and say where it is."""
-    print(write_page(folders, out or folders[0] / "report.html"))
+    default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    print(write_page(folders, out or default))
 
 
 def grade(file: Path, seconds: float, *, as_json: bool) -> None:
@@ -237,7 +238,7 @@ def _cost(config: Config, folder: Path) -> str:
     tokens = config.task.questions * settings.width * settings.total_tokens
     task = one_line(config.task.name, 80)
     return (
-        f"{config.task.questions} questions of {task}, {settings.strategy} at width {settings.width}: "
+        f"up to {config.task.questions} questions of {task}, {settings.strategy} at width {settings.width}: "
         f"at most {format_count(tokens)} tokens ({settings.total_tokens} a branch); events in {folder}"
     )
 

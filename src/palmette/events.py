@@ -187,7 +187,10 @@ def read_events(folder: Path) -> Iterator[Event]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise RunError(f"{folder} is no run folder: cannot read {path}: {error.strerror}") from error
+        raise RunError(
+            f"{folder} is no run folder: cannot read {path}: {error.strerror}. A run that was stopped while its models "
+            f"loaded has nothing to resume: start it again"
+        ) from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):

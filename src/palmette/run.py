@@ -45,9 +45,12 @@ class Parts:
     scorer: Scorer | None
 
 
-def new_folder(config: Config) -> Path:
-    """Make the run's folder. Raises ConfigError where it cannot be made or already holds something."""
-    folder = Path(config.out or _new_name(config))
+def new_folder(config: Config, label: str | None = None) -> Path:
+    """Make the run's folder; without `out` it is named by the moment and `label`.
+
+    Raises ConfigError where it cannot be made or already holds something.
+    """
+    folder = Path(config.out or _new_name(label or f"{config.search.strategy}-{config.search.width}"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -219,6 +222,6 @@ def _finished(folder: Path, task: Task) -> set[str]:
     return done
 
 
-def _new_name(config: Config) -> str:
+def _new_name(label: str) -> str:
     moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return f"runs/{moment}-{config.search.strategy}-{config.search.width}"
+    return f"runs/{moment}-{label}"

@@ -54,7 +54,7 @@ def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], se
         raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")
     for cell in cells:
         Sweep(Path(), base, cells).config(cell)
-    sweep = Sweep(run.new_folder(base), run.anchored(base), cells)
+    sweep = Sweep(run.new_folder(base, "sweep"), run.anchored(base), cells)
     plan = {"base": base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
     try:
         (sweep.folder / PLAN).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")

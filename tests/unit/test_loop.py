@@ -148,6 +148,18 @@ def test_scores_reach_the_strategy_folded() -> None:
     assert seen == [(1.0,), (0.5, 0.5), (0.5, 0.5)]
 
 
+def test_leaves_that_were_pruned_do_not_count_as_ended() -> None:
+    def script(expansion: Expansion, above: str) -> str:
+        return "on\n" if above.count("\n") < 3 else "done$"
+
+    def first_only(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        return {frontier.leaves[0]: 2}
+
+    growth = grow(ScriptedBackend(script), limits=Limits(2, 25, 50, 100, 1), strategy=first_only).growths["a"]
+    assert growth.ended == [node.id for node in growth.tree.nodes if node.finished]
+    assert len(growth.tree.leaves()) > len(growth.ended)
+
+
 def test_an_empty_prompt_is_refused() -> None:
     question = Question("a", ({"role": "user", "content": ""},), "1")
     with pytest.raises(ConfigError, match="question a has an empty prompt"):

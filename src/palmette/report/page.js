@@ -93,7 +93,9 @@ function showQuestions(run) {
   }
 }
 
-byId("about").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${runs[0].config.task.name}, policy ${runs[0].config.policy.model}, reward ${runs[0].config.reward.model ?? "none"}, seed ${runs[0].config.seed}`;
+const told = (run) => `${run.config.task.name}, policy ${run.config.policy.model}, reward ${run.config.reward.model ?? "none"}, temperature ${run.config.policy.temperature}`;
+const settings = [...new Set(runs.map(told))];
+byId("about").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}: ${settings.join("; ")}${settings.length > 1 ? ". These runs do not share their settings: compare with care." : ""}`;
 runs.forEach((run, place) => byId("run").append(new Option(label(run), place)));
 byId("run").addEventListener("change", (event) => showQuestions(runs[event.target.value]));
 showTable();

@@ -37,6 +37,8 @@ class Growth:
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
+    ended: list[int] = field(default_factory=list)
+    """Leaves that were not pruned: finished, or stopped by a limit."""
 
     def finished(self) -> list[Node]:
         """Return the leaves that ended their solution."""
@@ -162,6 +164,7 @@ def _allocate(
         and node.depth < limits.depth
         and len(tree.path_tokens(node.id)) - prompt < limits.total_tokens
     )
+    growth.ended += [node.id for node in added if node.id not in open_leaves]
     width = limits.width - len(growth.finished())
     if not open_leaves or width < 1:
         growth.grants = {}

@@ -41,7 +41,7 @@ class Recorder(Observer):
 
 
 def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
-    """Elect an answer in every way there is and judge each; every leaf is judged alone too."""
+    """Elect an answer in every way there is and judge each; every leaf that was not pruned is judged alone too."""
     cast = ballots(growth.tree, how, judge.extract, judge.canonical)
     outcomes: dict[str | None, str] = {}
 
@@ -52,7 +52,7 @@ def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
 
     elected = {vote: elect(cast, vote) for vote in VOTES}
     answers = {ballot.leaf: ballot.answer for ballot in cast}
-    leaves = Counter(outcome(answers.get(leaf)) for leaf in growth.tree.leaves())
+    leaves = Counter(outcome(answers.get(leaf)) for leaf in growth.ended)
     return QuestionFinished(
         question=growth.question.id,
         choices={vote: Chosen(answer, outcome(answer)) for vote, answer in elected.items()},
