@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types imports tests format seedling clean
+.PHONY: demo test lint types imports tests format seedling bench-solver clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -28,6 +28,10 @@ format: $(READY)
 
 seedling: $(READY)  ## train the shipped policy and reward model again, under 90 minutes on 2 cores
 	$(BIN)/python -m recipes.seedling
+
+bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pulp
+	$(BIN)/python benchmarks/solver.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs

@@ -1,0 +1,69 @@
+"""Groups texts that say the same, by the angles between their embeddings.
+
+As published: average linkage on cosine distance, cut at 0.05. Two additions, for embedders that are not perfect:
+texts that are equal share a cluster whatever their vectors are, and a zero vector, which has no angle, is at
+distance 1 from all texts but its equals.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from palmette.errors import BackendError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+CUT = 0.05
+
+
+def labels(texts: Sequence[str], vectors: "ArrayLike", embedder: str, cut: float = CUT) -> list[int]:
+    """Return one label for each text, numbered from 0 by first appearance, from one vector for each.
+
+    Raises BackendError, which names the `embedder`, for vectors that are not numbers or do not match the texts.
+    """
+    import numpy as np
+    from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
+    from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
+
+    if not texts:
+        return []
+    table = np.asarray(vectors, dtype=np.float64)
+    if table.ndim != 2 or len(table) != len(texts) or not table.shape[1]:
+        raise BackendError(
+            f"embedder {embedder} returned vectors of shape {table.shape} for {len(texts)} texts, not one vector "
+            "for each; use another embedder, or lambda_diversity 0 to search without one"
+        )
+    wrong = np.flatnonzero(~np.isfinite(table).all(axis=1))
+    if len(wrong):
+        raise BackendError(
+            f"embedder {embedder} returned NaN or infinity for {len(wrong)} of {len(texts)} texts, the first being "
+            f"{texts[wrong[0]][:60]!r}; use another embedder, or lambda_diversity 0 to search without one"
+        )
+    if len(texts) == 1:
+        return [0]
+    tree = linkage(squareform(_distances(texts, table), checks=False), method="average")
+    return _by_appearance(fcluster(tree, cut, criterion="distance").tolist())
+
+
+def _distances(texts: Sequence[str], table: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """Return 1 - cosine for every pair, 0 for equal texts."""
+    import numpy as np
+
+    # Scaled by the largest entry first: the square of 1e200 is infinite, that of 1e-200 is zero.
+    largest = np.abs(table).max(axis=1, keepdims=True)
+    scaled = table / np.where(largest > 0, largest, 1)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    units = scaled / np.where(lengths > 0, lengths, 1)
+    distances: NDArray[np.float64] = np.clip(1 - units @ units.T, 0, 2)
+    first: dict[str, int] = {}
+    same = np.array([first.setdefault(text, place) for place, text in enumerate(texts)])
+    # Equal texts take the first one's row: their own may differ in the last bits.
+    distances = distances[np.ix_(same, same)]
+    distances[same[:, None] == same[None, :]] = 0
+    return distances
+
+
+def _by_appearance(names: Sequence[int]) -> list[int]:
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(name, len(numbers)) for name in names]
