@@ -90,7 +90,7 @@ def resume_search(folder: Path, progress: Progress) -> None:
         task = load_task(config.task)
         done = _finished(folder, task)
         if len(done) < len(task.questions):
-            _search(log, config, build(config), done, progress)
+            _search(log, config, build(config, task), done, progress)
 
 
 def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) -> None:
@@ -119,9 +119,9 @@ def anchored(config: Config) -> Config:
     return check_config(values, {}, "config")
 
 
-def build(config: Config) -> Parts:
+def build(config: Config, task: Task | None = None) -> Parts:
     """Load the task, then the models; refuse what cannot work before the first question, not in the middle."""
-    task = load_task(config.task)
+    task = task or load_task(config.task)
     parts = Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward))
     for question in task.questions:
         _check_length(question, parts.backend, config.search.total_tokens)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from palmette.tasks.task import Message
+
 Finish = Literal["step", "end", "length"]
-Message = dict[str, str]
+__all__ = ["Backend", "Expansion", "Finish", "Message", "Step"]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from palmette.backends.backend import Message
 from palmette.errors import BackendError, ConfigError
-
-Message = dict[str, str]
 
 
 def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
