@@ -53,7 +53,10 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class WaveDone:
-    """One wave of one question: the steps it added, the children granted next, the KV tokens held at its end."""
+    """One wave of one question: the steps it added, the children granted next, the KV tokens held at its end.
+
+    `clusters` labels those of its open leaves that a strategy grouped by what they say; labels count from 0 each wave.
+    """
 
     kind: ClassVar[str] = "wave_done"
     question: str
@@ -62,6 +65,7 @@ class WaveDone:
     children: dict[int, int]
     kv_tokens: int
     separate_kv_tokens: int
+    clusters: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
