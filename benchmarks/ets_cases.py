@@ -19,7 +19,8 @@ def frontier_of(case: dict[str, Any]) -> Frontier:
         tokens = (0,) * each["tokens"]
         nodes.append(Node(each["id"], each["parent"], depth, tokens, str(each["id"]), (), finished=False))
     scores = tuple(case["nodes"][leaf]["score"] for leaf in case["leaves"])
-    return Frontier(Tree(nodes[0].tokens, nodes), tuple(case["leaves"]), scores)
+    labels = {leaf: case["cluster"][str(leaf)] for leaf in case["leaves"]} if len(case["leaves"]) > 1 else {}
+    return Frontier(Tree(nodes[0].tokens, nodes), tuple(case["leaves"]), scores, labels)
 
 
 def worth_of(case: dict[str, Any], frontier: Frontier, kept: set[int], children: dict[int, int]) -> float:
@@ -38,13 +39,9 @@ def compared(case: dict[str, Any]) -> tuple[bool, bool, str]:
     """Return whether the objective agrees, whether the children do, and why not."""
     frontier = frontier_of(case)
     temperature, width = case["softmax_temperature"], case["width"]
-
-    def cluster(texts: list[str]) -> list[int]:
-        return [case["cluster"][text] for text in texts]
-
     shares = share(frontier.ranked(), width, temperature)
-    found = ets.worthwhile(frontier, shares, case["lambdac"], case["lambdas"], "nodes", cluster)
-    allocate = ets.weighted(temperature, case["lambdac"], case["lambdas"], "nodes", cluster)
+    found = ets.worthwhile(frontier, shares, case["lambdac"], case["lambdas"], "nodes")
+    allocate = ets.weighted(temperature, case["lambdac"], case["lambdas"], "nodes")
     ours = allocate(frontier, width, None)
     theirs = {int(leaf): count for leaf, count in case["children"].items() if count}
     agrees = abs(found.worth - case["objective"]) < 1e-6

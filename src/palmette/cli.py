@@ -63,18 +63,25 @@ def search(
     policy: Annotated[str | None, typer.Option(help="Model that proposes steps.")] = None,
     reward: Annotated[str | None, typer.Option(help="Model that scores steps; 'none' for none.")] = None,
     task: Annotated[str | None, typer.Option(help="ladder, rg:GENERATOR or a JSONL file.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="best_of_n, beam, dvts or rebase.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="best_of_n, beam, dvts, rebase or ets.")] = None,
     width: Annotated[int | None, typer.Option(help="Branches in flight per question.")] = None,
     questions: Annotated[int | None, typer.Option(help="How many questions.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set search.depth=12")] = None,
+    ets_config: Annotated[
+        Path | None, typer.Option("--ets-config", help="Parameter file of the original ETS release.")
+    ] = None,
+    embed_device: Annotated[
+        str | None, typer.Option("--embed_device", "--embed-device", help="cpu, cuda:N, or N as in the original.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
     from palmette import console
     from palmette.config import load_config, parse_override
+    from palmette.etsfile import as_device, read_ets_file
 
     flags: dict[str, Any] = {
         "policy.model": policy,
@@ -85,8 +92,16 @@ def search(
         "task.questions": questions,
         "seed": seed,
         "out": out,
+        "embedder.device": None if embed_device is None else as_device(embed_device),
     }
-    overrides = {key: value for key, value in flags.items() if value is not None}
+    overrides: dict[str, Any] = {}
+    if ets_config is not None:
+        if config_file is not None:
+            raise ConfigError("--config and --ets-config are two files for one run: give one of them")
+        reading = read_ets_file(ets_config)
+        overrides.update(reading.settings)
+        print(*(one_line(f"{ets_config}: {line}", 200) for line in reading.told), sep="\n", file=sys.stderr)
+    overrides.update((key, value) for key, value in flags.items() if value is not None)
     overrides.update(parse_override(text) for text in settings or [])
     if overrides.get("reward.model") == "none":
         overrides["reward.model"] = None
@@ -101,7 +116,7 @@ def search(
 
 @app.command()
 def sweep(
-    strategies: Annotated[str, typer.Option(help="Names with commas between.")] = "best_of_n,beam,dvts,rebase",
+    strategies: Annotated[str, typer.Option(help="Names with commas between.")] = "best_of_n,beam,dvts,rebase,ets",
     widths: Annotated[str, typer.Option(help="Numbers with commas between.")] = "4,16",
     seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
     config_file: Annotated[Path | None, typer.Option("--config", help="YAML file of what all runs share.")] = None,
@@ -122,6 +137,7 @@ def sweep(
     if out is not None:
         overrides["out"] = out
     names = [name.strip() for name in strategies.split(",")]
+    overrides.setdefault("search.strategy", "ets" if "ets" in names else names[0])
     base = load_config(config_file, overrides)
     console.sweep(base, names, _numbers("--widths", widths), _numbers("--seeds", seeds))
 

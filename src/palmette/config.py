@@ -1,6 +1,7 @@
 """What a run is told: pydantic models, YAML, dotted overrides, every check in one pass."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,17 +11,21 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from palmette.errors import ConfigError
-from palmette.units import one_line
+from palmette.units import one_line, parse_bytes
 
 Device = str
-StrategyName = Literal["best_of_n", "beam", "dvts", "rebase"]
+StrategyName = Literal["best_of_n", "beam", "dvts", "rebase", "ets"]
+CostModel = Literal["nodes", "tokens"]
 Fold = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
-SCORED_STRATEGIES = ("beam", "dvts", "rebase")
+SCORED_STRATEGIES = ("beam", "dvts", "rebase", "ets")
 PARTNERS = {"seedling": "seedling-prm"}
 
+
+PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
+"""The diversity weights that ETS publishes, by width."""
 
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_COUNT = 10**7
@@ -30,6 +35,15 @@ def _greedy_or_warm(temperature: float) -> float:
     if 0 < temperature < 0.01:
         raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
     return temperature
+
+
+def _amount_of_memory(text: str | int) -> str | int:
+    try:
+        if parse_bytes(text) > 0:
+            return text
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    raise ValueError("a budget of no bytes holds nothing")
 
 
 class _Settings(BaseModel):
@@ -85,7 +99,33 @@ class SearchSettings(_Settings):
     fold: Fold = "prod"
     vote: Vote = "weighted"
     rebase_temperature: float = Field(0.2, ge=0.001, le=1000)
+    lambda_kv: float = Field(1.0, ge=0, le=1000)
+    lambda_diversity: float | None = Field(None, ge=0, le=1000)
+    kv_cost: CostModel = "nodes"
+    kv_budget: Annotated[str | int, AfterValidator(_amount_of_memory)] | None = None
+    first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
     questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
+
+    @property
+    def diversity(self) -> float:
+        """Return the weight of diversity: the one given, or the one published for the nearest width."""
+        if self.lambda_diversity is not None:
+            return self.lambda_diversity
+        return PUBLISHED_DIVERSITY[min(PUBLISHED_DIVERSITY, key=lambda width: abs(math.log(self.width / width)))]
+
+    @property
+    def groups_steps(self) -> bool:
+        """Tell whether steps are grouped by meaning, so that an embedder is needed."""
+        return self.strategy == "ets" and self.diversity > 0
+
+
+class EmbedderSettings(_Settings):
+    """The SentenceTransformer that tells which steps say the same; loaded only where `ets` values diversity."""
+
+    model: str = Field("minilm", min_length=1)
+    device: Device = Field("cpu", pattern=_DEVICE)
+    batch_rows: int = Field(128, ge=1, le=65_536)
+    cut: float = Field(0.05, ge=0, le=2)
 
 
 class Config(_Settings):
@@ -96,6 +136,7 @@ class Config(_Settings):
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     task: TaskSettings = TaskSettings()
+    embedder: EmbedderSettings = EmbedderSettings()
     search: SearchSettings = SearchSettings()
 
     @model_validator(mode="after")
@@ -104,6 +145,15 @@ class Config(_Settings):
             raise ValueError(
                 f"search.strategy {self.search.strategy!r} goes by scores, and there is no reward model: "
                 f"set reward.model, or search.strategy to 'best_of_n'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _budgets_are_kept(self) -> "Config":
+        if self.search.kv_budget is not None and self.search.strategy != "ets":
+            raise ValueError(
+                f"search.kv_budget is kept by strategy 'ets' alone, and search.strategy is {self.search.strategy!r}: "
+                f"set search.strategy to 'ets', or leave search.kv_budget out"
             )
         return self
 
@@ -129,7 +179,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
 
     Raises ConfigError that names the file or the override, the key and, for an unknown key, the nearest known one.
     """
-    values = _read_yaml(path) if path else {}
+    values = read_yaml(path) if path else {}
     sources: dict[str, str] = {}
     for key, value in (overrides or {}).items():
         _insert(values, key, value)
@@ -187,7 +237,8 @@ def _parse_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the table that a YAML file holds; raise ConfigError where it holds none."""
     try:
         values = _parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:

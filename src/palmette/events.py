@@ -93,7 +93,10 @@ class QuestionFinished:
 
 @dataclass(frozen=True)
 class Session:
-    """One process worked on the run: seconds it searched, model calls it made, what a KV token weighs."""
+    """One process worked on the run: seconds it searched, model calls it made, what a KV token weighs.
+
+    `peak_kv_tokens` is what all trees in flight held together at the most.
+    """
 
     kind: ClassVar[str] = "session"
     seconds: float
@@ -101,6 +104,7 @@ class Session:
     reward_calls: int
     questions: int
     kv_bytes_per_token: int
+    peak_kv_tokens: Count = 0
 
 
 Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session

@@ -1,5 +1,6 @@
 """The composition root: reads a config, builds the parts, starts the job."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -11,24 +12,34 @@ from pathlib import Path
 
 from palmette import __version__
 from palmette.backends.backend import Backend
-from palmette.config import Config, PolicySettings, RewardSettings, SearchSettings, check_config
-from palmette.errors import ConfigError, RunError
+from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings, check_config
+from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Scorer
-from palmette.search import beam, best_of_n, dvts, rebase
+from palmette.search import beam, best_of_n, dvts, ets, rebase
+from palmette.search.cluster import Clusterer, by_meaning
 from palmette.search.loop import Limits, search
 from palmette.search.record import Recorder
 from palmette.search.strategy import Strategy
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question, Task
+from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
+
+
+def _ets(settings: SearchSettings) -> Strategy:
+    if settings.kv_budget is not None:
+        return ets.within_room(settings.rebase_temperature, settings.diversity, settings.first_step_tokens)
+    return ets.weighted(settings.rebase_temperature, settings.lambda_kv, settings.diversity, settings.kv_cost)
+
 
 STRATEGIES: dict[str, Callable[[SearchSettings], Strategy]] = {
     "best_of_n": lambda settings: best_of_n.allocate,
     "beam": lambda settings: beam.allocate,
     "dvts": lambda settings: dvts.allocate,
     "rebase": lambda settings: rebase.at_temperature(settings.rebase_temperature),
+    "ets": _ets,
 }
 JUDGES: dict[str, Callable[[float], Judge]] = {"math": MathJudge, "gym": GymJudge}
 
@@ -38,11 +49,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a search is made of, built from its config."""
+    """What a search is made of, built from its config. The clusterer is there where the strategy asks for one."""
 
     task: Task
     backend: Backend
     scorer: Scorer | None
+    clusterer: Clusterer | None = None
 
 
 def new_folder(config: Config, label: str | None = None) -> Path:
@@ -112,19 +124,25 @@ def run_config(folder: Path) -> Config:
 def anchored(config: Config) -> Config:
     """Return the config with its relative paths made absolute, so that it holds in any working directory."""
     values = config.model_dump(mode="json")
-    for table, key in (("task", "name"), *product(("policy", "reward"), ("model", "adapter"))):
+    for table, key in (("task", "name"), ("embedder", "model"), *product(("policy", "reward"), ("model", "adapter"))):
         name = values[table][key]
         if name and name not in ENTRIES and os.path.exists(os.path.expanduser(name)):
             values[table][key] = os.path.abspath(os.path.expanduser(name))
     return check_config(values, {}, "config")
 
 
-def build(config: Config, task: Task | None = None) -> Parts:
-    """Load the task, then the models; refuse what cannot work before the first question, not in the middle."""
+def build(config: Config, task: Task | None = None, *, groups_steps: bool | None = None) -> Parts:
+    """Load the task, then the models; refuse what cannot work before the first question, not in the middle.
+
+    `groups_steps` tells whether an embedder is needed, where the config's own strategy is not the only one to serve.
+    """
     task = task or load_task(config.task)
-    parts = Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward))
+    groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
+    clusterer = load_clusterer(config.embedder) if groups_steps else None
+    parts = Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward), clusterer)
     for question in task.questions:
         _check_length(question, parts.backend, config.search.total_tokens)
+    _limits(config.search, parts)
     return parts
 
 
@@ -153,16 +171,18 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
         finished += 1
         progress(finished, len(task.questions))
 
+    recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
     try:
         search(
             [question for question in task.questions if question.id not in done],
             backend,
             scorer,
             STRATEGIES[config.search.strategy](config.search),
-            _limits(config.search),
+            _limits(config.search, parts),
             seed=config.seed,
             how=config.search.fold,
-            observer=Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count),
+            observer=recorder,
+            clusterer=parts.clusterer if config.search.groups_steps else None,
         )
     finally:
         log.write(
@@ -172,6 +192,7 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
                 reward_calls=(scorer.calls if scorer else 0) - reward_calls,
                 questions=finished - len(done),
                 kv_bytes_per_token=backend.kv_bytes_per_token,
+                peak_kv_tokens=recorder.peak_kv_tokens,
             )
         )
 
@@ -202,10 +223,47 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows)
 
 
-def _limits(settings: SearchSettings) -> Limits:
+def load_clusterer(settings: EmbedderSettings) -> Clusterer:
+    """Load the embedder into this process."""
+    from palmette.score.sentences import SentenceEmbedder
+    from palmette.zoo.load import load_embedder
+
+    embedder = load_embedder(settings.model, settings.device)
+    return by_meaning(SentenceEmbedder(embedder, settings.model, batch_rows=settings.batch_rows), settings.cut)
+
+
+def _limits(settings: SearchSettings, parts: Parts) -> Limits:
     return Limits(
-        settings.width, settings.depth, settings.step_tokens, settings.total_tokens, settings.questions_in_flight
+        settings.width,
+        settings.depth,
+        settings.step_tokens,
+        settings.total_tokens,
+        settings.questions_in_flight,
+        _room(settings, parts),
     )
+
+
+def _room(settings: SearchSettings, parts: Parts) -> int | None:
+    """Return the KV tokens each tree may hold: an equal part of the budget, so that no tree hangs on its neighbors.
+
+    Raises BudgetError where a prompt with one first step does not fit its part.
+    """
+    if settings.kv_budget is None:
+        return None
+    token = parts.backend.kv_bytes_per_token
+    trees = max(1, min(settings.questions_in_flight, len(parts.task.questions)))
+    room = parse_bytes(settings.kv_budget) // trees // token
+    prompt = max((len(parts.backend.encode(question.messages)) for question in parts.task.questions), default=0)
+    needed = prompt + min(settings.first_step_tokens, settings.step_tokens, settings.total_tokens)
+    if room < needed:
+        fits = [f"search.kv_budget {math.ceil(trees * needed * token / 2**20)}MiB"]
+        in_flight = parse_bytes(settings.kv_budget) // (needed * token)
+        fits += [f"search.questions_in_flight {in_flight}"] if in_flight else []
+        raise BudgetError(
+            f"search.kv_budget {settings.kv_budget} leaves each of {trees} questions {room} KV tokens of {token} "
+            f"bytes, but the longest prompt with a first step needs {needed}. Fits: {', or '.join(fits)}"
+        )
+    return room
 
 
 def _finished(folder: Path, task: Task) -> set[str]:

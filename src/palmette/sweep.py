@@ -44,6 +44,8 @@ class Sweep:
         values["seed"] = cell.seed
         values["out"] = str(self.folder / cell.name)
         values["search"] |= {"strategy": cell.strategy, "width": cell.width}
+        if cell.strategy != "ets":
+            values["search"]["kv_budget"] = None  # Nobody else keeps one: the others show what it costs not to.
         return check_config(values, {}, cell.name)
 
 
@@ -79,7 +81,7 @@ def open_sweep(folder: Path) -> Sweep:
 
 def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
     """Run every cell that is not finished; the models are loaded once for all of them."""
-    parts = run.build(sweep.base)
+    parts = run.build(sweep.base, groups_steps=any(sweep.config(cell).search.groups_steps for cell in sweep.cells))
     for cell in sweep.cells:
         config = sweep.config(cell)
         folder = sweep.folder / cell.name

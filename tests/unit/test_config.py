@@ -113,3 +113,41 @@ def test_a_fault_is_told_in_a_line_however_large_the_value(tmp_path: Path) -> No
         load_config(write(tmp_path, "search: {strategy: " + "x" * 100_000 + "}\n" + keys))
     assert len(str(caught.value)) < 2000
     assert str(caught.value).endswith("and 896 more")
+
+
+def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> None:
+    def diversity(width: int, given: float | None = None) -> float:
+        return load_config(None, {"search.width": width, "search.lambda_diversity": given}).search.diversity
+
+    assert [diversity(width) for width in (1, 16, 31, 33, 64, 127, 129, 256, 4096)] == [
+        1.5, 1.5, 1.5, 1.4, 1.4, 1.4, 1.45, 1.45, 1.45,
+    ]  # fmt: skip
+    assert diversity(16, 0.0) == 0
+    assert diversity(16, 0.7) == 0.7
+
+
+def test_only_ets_that_values_diversity_groups_steps() -> None:
+    def groups(strategy: str, weight: float | None) -> bool:
+        overrides = {"search.strategy": strategy, "search.lambda_diversity": weight}
+        return load_config(None, overrides).search.groups_steps
+
+    assert groups("ets", None)
+    assert not groups("ets", 0.0)
+    assert not groups("rebase", 1.5)
+
+
+@pytest.mark.parametrize("amount", ["2GiB", "100 MB", 4096])
+def test_a_budget_is_an_amount_of_memory(amount: str | int) -> None:
+    config = load_config(None, {"search.strategy": "ets", "search.kv_budget": amount})
+    assert config.search.kv_budget == amount
+
+
+@pytest.mark.parametrize("amount", ["much", "-1", "0", 0, -5, "2 GiBs", True, 1.5, ""])
+def test_a_budget_that_is_none_is_refused(amount: object) -> None:
+    with pytest.raises(ConfigError, match=r"search\.kv_budget"):
+        load_config(None, {"search.strategy": "ets", "search.kv_budget": amount})
+
+
+def test_a_budget_that_nobody_would_keep_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"kv_budget is kept by strategy 'ets' alone, .*'rebase'"):
+        load_config(None, {"search.strategy": "rebase", "search.kv_budget": "1GiB"})

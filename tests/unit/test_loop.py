@@ -4,9 +4,10 @@ import pytest
 
 from palmette.backends.backend import Expansion, Step
 from palmette.backends.scripted import ScriptedBackend
-from palmette.errors import ConfigError
+from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate
-from palmette.search import best_of_n, rebase
+from palmette.search import best_of_n, ets, rebase
+from palmette.search.cluster import Clusterer
 from palmette.search.loop import Growth, Limits, Observer, node_seed, search
 from palmette.search.strategy import Allocation, Frontier, Strategy
 from palmette.tasks.task import Question
@@ -174,3 +175,100 @@ def test_a_backend_that_returns_too_few_steps_is_caught() -> None:
 
     with pytest.raises(RuntimeError, match="3 steps for 4 expansions"):
         grow(Short(countdown))
+
+
+def grow_with(
+    strategy: Strategy, script: ScriptedBackend, limits: Limits, clusterer: Clusterer | None = None
+) -> Memory:
+    memory = Memory()
+    search(
+        ask("a", "b"), script, ByLength(), strategy, limits, seed=0, how="last", observer=memory, clusterer=clusterer
+    )
+    return memory
+
+
+def test_steps_are_grouped_once_a_wave_for_all_questions() -> None:
+    asked: list[list[list[str]]] = []
+    seen: list[dict[int, int]] = []
+
+    def by_place(groups: Sequence[Sequence[str]]) -> list[list[int]]:
+        asked.append([list(group) for group in groups])
+        return [list(range(len(group))) for group in groups]
+
+    def spy(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        seen.append(dict(frontier.clusters))
+        return best_of_n.allocate(frontier, width, room)
+
+    grow_with(spy, ScriptedBackend(countdown), Limits(2, 25, 50, 100, 2), by_place)
+    assert asked == [[["step\n"] * 2] * 2] * 2  # two waves with open leaves; the prompts alone are not grouped
+    assert seen == [{}, {}, {1: 0, 2: 1}, {1: 0, 2: 1}, {3: 0, 4: 1}, {3: 0, 4: 1}]
+
+
+def test_a_frontier_of_one_leaf_is_not_grouped() -> None:
+    def never(groups: Sequence[Sequence[str]]) -> list[list[int]]:
+        raise AssertionError("nobody asked for clusters")
+
+    memory = grow_with(
+        ets.weighted(0.2, 1.0, 1.4, "nodes"), ScriptedBackend(countdown), Limits(1, 25, 50, 100, 2), never
+    )
+    assert set(memory.growths) == {"a", "b"}
+
+
+@pytest.mark.parametrize("room", [12, 13, 20, 31, 50, 77, 1000])
+def test_a_tree_never_holds_more_than_its_room(room: int) -> None:
+    def script(expansion: Expansion, above: str) -> str:
+        if above.count("\n") > 4:
+            return "done$"
+        return "x" * (expansion.seed % 23) + "\n"  # Longer than expected now and then: cut to what is left.
+
+    memory = grow_with(ets.within_room(0.2, 0.0, 8), ScriptedBackend(script), Limits(8, 25, 50, 100, 2, room))
+    for growth in memory.growths.values():
+        assert max(growth.kv_tokens) <= room
+        assert len(growth.tree.nodes) > 1
+    if room == 1000:
+        free = grow_with(rebase.at_temperature(0.2), ScriptedBackend(script), Limits(8, 25, 50, 100, 2))
+        assert memory.growths["a"].tree == free.growths["a"].tree
+
+
+def test_a_tree_without_room_for_a_token_ends_where_it_stands() -> None:
+    script = ScriptedBackend(lambda expansion, above: "1234567\n")
+    memory = grow_with(ets.within_room(0.2, 0.0, 8), script, Limits(4, 25, 50, 100, 2, room=2 + 8 + 3))
+    growth = memory.growths["a"]
+    # One branch of 8 fits the first wave; 3 tokens are left for its next step, then none.
+    assert [len(node.tokens) for node in growth.tree.nodes] == [2, 8, 3]
+    assert growth.ended == [2]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.01, 1.01])
+def test_a_score_that_is_none_stops_the_search(bad: float) -> None:
+    class Broken(ByLength):
+        def score(self, candidates: Sequence[Candidate]) -> list[float]:
+            return [bad] * len(candidates)
+
+    with pytest.raises(BackendError, match=r"scored a step .* 0 to 1.*'step\\n'"):
+        grow(ScriptedBackend(countdown), scorer=Broken(), strategy=rebase.at_temperature(0.2))
+
+
+def test_more_finished_leaves_than_width_end_the_tree() -> None:
+    # Six children were granted in the first wave, five of them ended at once: nothing is left of a width of 4.
+    def script(expansion: Expansion, above: str) -> str:
+        return "on\n" if expansion.seed == node_seed(0, "a", 6) else "end$"
+
+    def greedy(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        assert width > 0
+        return {frontier.leaves[0]: 6}
+
+    memory = grow(ScriptedBackend(script), strategy=greedy)
+    assert memory.grants == [("a", {})]
+    assert len(memory.growths["a"].finished()) == 5
+
+
+@pytest.mark.parametrize(
+    ("strategy", "room"), [(ets.weighted(0.2, 1.0, 1.5, "tokens"), None), (ets.within_room(0.2, 1.5, 8), 60)]
+)
+def test_steps_that_are_all_alike_and_score_alike_still_grow(strategy: Strategy, room: int | None) -> None:
+    def one_cluster(groups: Sequence[Sequence[str]]) -> list[list[int]]:
+        return [[0] * len(group) for group in groups]
+
+    memory = grow_with(strategy, ScriptedBackend(countdown), Limits(8, 25, 50, 100, 2, room), one_cluster)
+    assert any(node.finished for node in memory.growths["a"].tree.nodes)

@@ -5,10 +5,11 @@ texts that are equal share a cluster whatever their vectors are, and a zero vect
 distance 1 from all texts but its equals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.errors import BackendError
+from palmette.score.embedder import Embedder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,19 +17,47 @@ if TYPE_CHECKING:
 
 CUT = 0.05
 
+Clusterer = Callable[[Sequence[Sequence[str]]], list[list[int]]]
+"""Labels for the texts of each group, alike for texts of one group that say the same."""
 
-def labels(texts: Sequence[str], vectors: "ArrayLike", embedder: str, cut: float = CUT) -> list[int]:
-    """Return one label for each text, numbered from 0 by first appearance, from one vector for each.
+
+def by_meaning(embedder: Embedder, cut: float = CUT) -> Clusterer:
+    """Return a clusterer that embeds all texts of all groups in one call, each distinct text once."""
+
+    def cluster(groups: Sequence[Sequence[str]]) -> list[list[int]]:
+        # Texts that are all alike need no vectors.
+        distinct = list(dict.fromkeys(text for group in groups if len(set(group)) > 1 for text in group))
+        places = {text: place for place, text in enumerate(distinct)}
+        table = checked(distinct, embedder.embed(distinct) if distinct else [], embedder.name)
+        return [
+            labels(group, table[[places[text] for text in group]], cut) if group[0] in places else [0] * len(group)
+            for group in groups
+        ]
+
+    return cluster
+
+
+def labels(texts: Sequence[str], vectors: "NDArray[np.float64]", cut: float = CUT) -> list[int]:
+    """Return one label for each text, numbered from 0 by first appearance, from one finite vector for each."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
+    from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
+
+    if len(texts) < 2:
+        return [0] * len(texts)
+    tree = linkage(squareform(_distances(texts, vectors), checks=False), method="average")
+    return _by_appearance(fcluster(tree, cut, criterion="distance").tolist())
+
+
+def checked(texts: Sequence[str], vectors: "ArrayLike", embedder: str) -> "NDArray[np.float64]":
+    """Return vectors as a table, one row a text.
 
     Raises BackendError, which names the `embedder`, for vectors that are not numbers or do not match the texts.
     """
     import numpy as np
-    from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
-    from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
 
-    if not texts:
-        return []
     table = np.asarray(vectors, dtype=np.float64)
+    if not texts:
+        return table
     if table.ndim != 2 or len(table) != len(texts) or not table.shape[1]:
         raise BackendError(
             f"embedder {embedder} returned vectors of shape {table.shape} for {len(texts)} texts, not one vector "
@@ -40,10 +69,7 @@ def labels(texts: Sequence[str], vectors: "ArrayLike", embedder: str, cut: float
             f"embedder {embedder} returned NaN or infinity for {len(wrong)} of {len(texts)} texts, the first being "
             f"{texts[wrong[0]][:60]!r}; use another embedder, or lambda_diversity 0 to search without one"
         )
-    if len(texts) == 1:
-        return [0]
-    tree = linkage(squareform(_distances(texts, table), checks=False), method="average")
-    return _by_appearance(fcluster(tree, cut, criterion="distance").tolist())
+    return table
 
 
 def _distances(texts: Sequence[str], table: "NDArray[np.float64]") -> "NDArray[np.float64]":

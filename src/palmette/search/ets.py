@@ -7,60 +7,58 @@ As published (Hooper et al., 2025), except that
 - `within_room` takes a number of tokens instead of a weight, which is not in the paper.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Literal
 
-from palmette.errors import BudgetError
+from palmette.config import CostModel
 from palmette.search.fit import select_within
 from palmette.search.rebase import share
 from palmette.search.solver import Candidates, Selection, select
-from palmette.search.strategy import Allocation, Frontier
+from palmette.search.strategy import Allocation, Frontier, Strategy
 from palmette.tree import Tree
 
-CostModel = Literal["nodes", "tokens"]
-
-Clusterer = Callable[[list[str]], list[int]]
-"""Labels for texts, alike for texts that say the same."""
+MOST_STEPS = 0.9
+"""In a limited room a step is expected to be as long as this part of the tree's steps are at the most."""
 
 
-def weighted(
-    temperature: float, lambda_kv: float, lambda_diversity: float, cost: CostModel, cluster: Clusterer
-) -> Callable[[Frontier, int, int | None], Allocation]:
+def weighted(temperature: float, lambda_kv: float, lambda_diversity: float, cost: CostModel) -> Strategy:
     """Return the strategy as published: memory costs `lambda_kv`, covered clusters earn `lambda_diversity`.
 
-    With both weights 0 it equals REBASE. `cluster` is called once, with the last steps of all leaves; not at all
-    where they are all alike, or with `lambda_diversity` 0.
+    With both weights 0 it equals REBASE.
     """
 
     def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
         children = share(frontier.ranked(), width, temperature)
-        kept = worthwhile(frontier, children, lambda_kv, lambda_diversity, cost, cluster)
+        kept = worthwhile(frontier, children, lambda_kv, lambda_diversity, cost)
         return share(_among(frontier, kept.leaves), width, temperature)
 
     return allocate
 
 
-def within_room(
-    temperature: float, lambda_diversity: float, step_tokens: int, cluster: Clusterer
-) -> Callable[[Frontier, int, int | None], Allocation]:
+def within_room(temperature: float, lambda_diversity: float, first_tokens: int) -> Strategy:
     """Return the strategy that keeps the most valuable set whose paths and next steps fit the room.
 
-    Here `room` is what the tree may hold in all: prompt, kept paths and the steps to come, each of which may take
-    `step_tokens`. Where the room holds what REBASE would keep, or is None, this is REBASE. Where it does not, every
-    kept leaf needs room for one step, and as many children are granted as the room holds, at most the width. A
-    cluster is worth a whole number of children, the nearest to `lambda_diversity` and at least 1: whole worths are
-    what makes the optimum quick to prove (`fit`). Raises BudgetError where not even one path and one step fit.
+    A next step is expected to take what most steps of the tree took, the first ones `first_tokens`. Where the room
+    holds what REBASE would keep, or is None, this is REBASE. Where it does not, every kept leaf needs room for one
+    step, and as many children are granted as the room holds, at most the width. A cluster is worth a whole number of
+    children, the nearest to `lambda_diversity` and at least 1: whole worths are what makes the optimum quick to prove
+    (`fit`). Where not even one step as expected fits, the best leaf that leaves any room gets one child.
     """
 
     def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
+        tree = frontier.tree
+        step_tokens = expected_tokens(tree, first_tokens)
+
         def fits(granted: Allocation) -> bool:
-            return room is None or frontier.tree.unique_tokens(granted) + sum(granted.values()) * step_tokens <= room
+            return room is None or tree.unique_tokens(granted) + sum(granted.values()) * step_tokens <= room
 
         children = share(frontier.ranked(), width, temperature)
         if room is None or fits(children):
             return children
-        kept = affordable(frontier, children, lambda_diversity, step_tokens, room, cluster)
+        kept = affordable(frontier, children, lambda_diversity, step_tokens, room)
+        if kept is None:
+            return next(({leaf: 1} for leaf, _ in frontier.ranked() if tree.unique_tokens([leaf]) < room), {})
         survivors = _among(frontier, kept.leaves)
         # One child for each is what was paid for; REBASE gives some none, and their paths make room for more.
         least, most = min(len(survivors), width), width
@@ -75,13 +73,14 @@ def within_room(
     return allocate
 
 
+def expected_tokens(tree: Tree, first_tokens: int) -> int:
+    """Return how long a next step is expected to be; `first_tokens` where the tree has no step yet."""
+    lengths = sorted(len(node.tokens) for node in tree.nodes[1:])
+    return max(1, lengths[math.ceil(MOST_STEPS * len(lengths)) - 1]) if lengths else first_tokens
+
+
 def worthwhile(
-    frontier: Frontier,
-    children: Allocation,
-    lambda_kv: float,
-    lambda_diversity: float,
-    cost: CostModel,
-    cluster: Clusterer,
+    frontier: Frontier, children: Allocation, lambda_kv: float, lambda_diversity: float, cost: CostModel
 ) -> Selection:
     """Return the set of leaves that maximizes REBASE shares - lambda_kv x cost + lambda_diversity x clusters covered.
 
@@ -90,7 +89,7 @@ def worthwhile(
     """
     parents = _parents(frontier.tree, frontier.leaves)
     sizes = {node: _tokens(frontier.tree, node) if cost == "tokens" else 1 for node in parents}
-    clusters, diversity = _clusters(frontier, lambda_diversity, cluster)
+    clusters, diversity = _clusters(frontier, lambda_diversity)
     # Weights as they are written, so that 1.4 is 7/5, and fractions throughout: sets tie when they tie on paper.
     each = Fraction(str(lambda_kv)) / max(1, sum(sizes.values()))
     prices = {size: each * size for size in set(sizes.values())}
@@ -108,39 +107,28 @@ def worthwhile(
 
 
 def affordable(
-    frontier: Frontier,
-    children: Allocation,
-    lambda_diversity: float,
-    step_tokens: int,
-    room: int,
-    cluster: Clusterer,
-) -> Selection:
-    """Return the set of leaves with the most REBASE children, clusters included, whose paths and one step each fit."""
+    frontier: Frontier, children: Allocation, lambda_diversity: float, step_tokens: int, room: int
+) -> Selection | None:
+    """Return the set of leaves with the most REBASE children, clusters included, whose paths and one step each fit.
+
+    None where not even one path with its step does.
+    """
     tree = frontier.tree
     parents = _parents(tree, frontier.leaves)
     leaves = set(frontier.leaves)
     weights = {node: _tokens(tree, node) + (step_tokens if node in leaves else 0) for node in parents}
-    clusters, diversity = _clusters(frontier, lambda_diversity, cluster)
+    clusters, diversity = _clusters(frontier, lambda_diversity)
     bonus = max(1, round(diversity * sum(children.values()))) if clusters else 0
     values = {leaf: children.get(leaf, 0) for leaf in frontier.leaves}
-    kept = select_within(Candidates(parents, values, weights, clusters, bonus), room)
-    if kept is None:
-        path = min(tree.unique_tokens([leaf]) for leaf in frontier.leaves)
-        raise BudgetError(
-            f"one branch needs {path + step_tokens} KV tokens, {path} for its path and {step_tokens} for its next "
-            f"step, but there is room for {room}. Fits: a kv_budget for {path + step_tokens} tokens a question"
-            + (f", or step_tokens {room - path}" if room > path else "")
-        )
-    return kept
+    return select_within(Candidates(parents, values, weights, clusters, bonus), room)
 
 
-def _clusters(frontier: Frontier, lambda_diversity: float, cluster: Clusterer) -> tuple[dict[int, int], Fraction]:
+def _clusters(frontier: Frontier, lambda_diversity: float) -> tuple[dict[int, int], Fraction]:
     """Return the leaves' labels and what covering one cluster earns; nothing where diversity has no say."""
-    texts = [frontier.tree.nodes[leaf].text for leaf in frontier.leaves]
-    if not lambda_diversity or len(set(texts)) == 1:
+    if not lambda_diversity or not frontier.clusters:
         return {}, Fraction(0)
-    labels = cluster(texts)
-    return dict(zip(frontier.leaves, labels, strict=True)), Fraction(str(lambda_diversity)) / len(set(labels))
+    labels = {leaf: frontier.clusters[leaf] for leaf in frontier.leaves}
+    return labels, Fraction(str(lambda_diversity)) / len(set(labels.values()))
 
 
 def _parents(tree: Tree, leaves: Iterable[int]) -> dict[int, int | None]:

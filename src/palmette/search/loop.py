@@ -2,14 +2,15 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from palmette.backends.backend import Backend, Expansion
 from palmette.config import Fold
-from palmette.errors import ConfigError
+from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
 from palmette.search.answer import fold
+from palmette.search.cluster import Clusterer
 from palmette.search.strategy import Allocation, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
@@ -17,13 +18,17 @@ from palmette.tree import Node, Tree
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path."""
+    """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path.
+
+    `room` is the number of KV tokens that one question's tree may hold, None without a limit.
+    """
 
     width: int
     depth: int
     step_tokens: int
     total_tokens: int
     questions_in_flight: int
+    room: int | None = None
 
 
 @dataclass
@@ -37,6 +42,8 @@ class Growth:
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
+    clusters: dict[int, int] = field(default_factory=dict)
+    """Labels that the last allocation saw; empty where nothing was grouped."""
     ended: list[int] = field(default_factory=list)
     """Leaves that were not pruned: finished, or stopped by a limit."""
 
@@ -50,6 +57,9 @@ class Observer:
 
     def started(self, growth: Growth) -> None:
         """Hear that a question's prompt stands."""
+
+    def wave_grown(self, growing: Sequence[Growth]) -> None:
+        """Hear that all questions in flight have grown by a wave: the moment at which most is held."""
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Hear that a wave is scored and the next children are granted."""
@@ -74,6 +84,7 @@ def search(
     seed: int,
     how: Fold,
     observer: Observer,
+    clusterer: Clusterer | None = None,
 ) -> None:
     """Grow a tree for every question; a new question starts as soon as another has finished."""
     waiting = iter(questions)
@@ -88,8 +99,12 @@ def search(
         added = _expand(growing, backend, limits, seed)
         if scorer is not None:
             _score(growing, added, scorer)
-        for growth, nodes in zip(growing, added, strict=True):
-            _allocate(growth, nodes, strategy, limits, how, backend.room_tokens())
+        observer.wave_grown(growing)
+        frontiers = [_frontier(growth, nodes, limits, how) for growth, nodes in zip(growing, added, strict=True)]
+        if clusterer is not None:
+            _cluster(growing, frontiers, clusterer)
+        for growth, frontier, nodes in zip(growing, frontiers, added, strict=True):
+            _allocate(growth, frontier, strategy, limits)
             _release(growth, backend)
             observer.wave_done(growth, nodes)
             growth.wave += 1
@@ -103,7 +118,7 @@ def _start(question: Question, backend: Backend, strategy: Strategy, limits: Lim
     if not prompt:
         raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
     tree = Tree(prompt)
-    grants = strategy(Frontier(tree, (0,), (1.0,)), limits.width, backend.room_tokens())
+    grants = strategy(Frontier(tree, (0,), (1.0,)), limits.width, limits.room)
     return Growth(question, tree, grants, held={0})
 
 
@@ -112,10 +127,11 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
     expansions: list[Expansion] = []
     for growth in growing:
         next_id = len(growth.tree.nodes)
+        longest = _longest_step(growth, limits)
         for parent, count in growth.grants.items():
             prefix = growth.tree.path_tokens(parent)
             spent = len(prefix) - len(growth.tree.prompt_tokens)
-            room = min(limits.step_tokens, limits.total_tokens - spent)
+            room = min(longest, limits.total_tokens - spent)
             for _ in range(count):
                 own_seed = node_seed(seed, growth.question.id, next_id)
                 expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room))
@@ -148,13 +164,24 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
             candidates.append(Candidate(growth.question.messages, steps, node.finished))
             nodes.append(node)
     for node, score in zip(nodes, scorer.score(candidates), strict=True):
+        if not 0 <= score <= 1:  # NaN is neither.
+            raise BackendError(
+                f"the reward model scored a step {score}, and scores lie in 0 to 1: its weights are damaged, or it "
+                f"is no reward model. The step: {node.text[:60]!r}"
+            )
         node.score = score
 
 
-def _allocate(
-    growth: Growth, added: Sequence[Node], strategy: Strategy, limits: Limits, how: Fold, room: int | None
-) -> None:
-    """Grant the next children, none where every branch has ended or the finished leaves fill the width."""
+def _longest_step(growth: Growth, limits: Limits) -> int:
+    """Return how long a step may be, so that all steps of the wave together stay within the room."""
+    if limits.room is None:
+        return limits.step_tokens
+    free = limits.room - growth.tree.unique_tokens(growth.grants)
+    return min(limits.step_tokens, free // sum(growth.grants.values()))
+
+
+def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Fold) -> Frontier | None:
+    """Return the leaves that may go on, None where every branch has ended or the finished leaves fill the width."""
     tree = growth.tree
     prompt = len(tree.prompt_tokens)
     open_leaves = tuple(
@@ -165,12 +192,32 @@ def _allocate(
         and len(tree.path_tokens(node.id)) - prompt < limits.total_tokens
     )
     growth.ended += [node.id for node in added if node.id not in open_leaves]
-    width = limits.width - len(growth.finished())
-    if not open_leaves or width < 1:
+    if not open_leaves or limits.width <= len(growth.finished()):
+        return None
+    return Frontier(tree, open_leaves, tuple(fold(tree.scores(leaf), how) for leaf in open_leaves))
+
+
+def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], clusterer: Clusterer) -> None:
+    """Group the last steps of every frontier that has a choice, in one call for all questions."""
+    asked = {
+        place: frontier for place, frontier in enumerate(frontiers) if frontier is not None and len(frontier.leaves) > 1
+    }
+    texts = [[frontier.tree.nodes[leaf].text for leaf in frontier.leaves] for frontier in asked.values()]
+    for growth in growing:
+        growth.clusters = {}
+    for (place, frontier), labels in zip(asked.items(), clusterer(texts) if texts else [], strict=True):
+        growing[place].clusters = dict(zip(frontier.leaves, labels, strict=True))
+        frontiers[place] = replace(frontier, clusters=growing[place].clusters)
+
+
+def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, limits: Limits) -> None:
+    """Grant the next children; a tree that gets none ends where it stands."""
+    if frontier is None:
         growth.grants = {}
         return
-    scores = tuple(fold(tree.scores(leaf), how) for leaf in open_leaves)
-    growth.grants = strategy(Frontier(tree, open_leaves, scores), width, room)
+    growth.grants = strategy(frontier, limits.width - len(growth.finished()), limits.room)
+    if not growth.grants:
+        growth.ended += frontier.leaves
 
 
 def _release(growth: Growth, backend: Backend) -> None:

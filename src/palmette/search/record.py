@@ -19,6 +19,8 @@ class Recorder(Observer):
         self._judge = judge
         self._how = how
         self._done = done
+        self.peak_kv_tokens = 0
+        """What all trees in flight held together at the most."""
 
     def started(self, growth: Growth) -> None:
         """Record the question."""
@@ -28,11 +30,16 @@ class Recorder(Observer):
             QuestionStarted(growth.question.id, asked, growth.question.reference, prompt, growth.question.digest)
         )
 
+    def wave_grown(self, growing: Sequence[Growth]) -> None:
+        """Keep the peak."""
+        self.peak_kv_tokens = max(self.peak_kv_tokens, sum(growth.kv_tokens[-1] for growth in growing))
+
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Record the steps a wave added."""
         nodes = tuple(_record(node) for node in added)
         kv, separate = growth.kv_tokens[-1], growth.separate_kv_tokens[-1]
-        self._write(WaveDone(growth.question.id, growth.wave, nodes, dict(growth.grants), kv, separate))
+        children, clusters = dict(growth.grants), dict(growth.clusters)
+        self._write(WaveDone(growth.question.id, growth.wave, nodes, children, kv, separate, clusters))
 
     def finished(self, growth: Growth) -> None:
         """Vote, judge and record the answers."""
