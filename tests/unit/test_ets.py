@@ -5,6 +5,7 @@ from itertools import combinations
 
 import pytest
 
+from palmette.config import CostModel
 from palmette.search import ets, rebase
 from palmette.search.strategy import Frontier
 from palmette.tree import Tree
@@ -74,9 +75,7 @@ def test_a_tree_of_the_published_code_gets_what_it_got() -> None:
 
 
 @pytest.mark.parametrize(("lambda_kv", "lambda_diversity", "cost"), WEIGHTED)
-def test_the_set_maximizes_the_published_objective(
-    lambda_kv: float, lambda_diversity: float, cost: ets.CostModel
-) -> None:
+def test_the_set_maximizes_the_published_objective(lambda_kv: float, lambda_diversity: float, cost: CostModel) -> None:
     for seed in range(60):
         frontier = by_first_letter(random_frontier(seed))
         children = rebase.share(frontier.ranked(), 8, 0.2)
@@ -95,7 +94,7 @@ def published_worth(
     kept: tuple[int, ...],
     lambda_kv: float,
     lambda_diversity: float,
-    cost: ets.CostModel,
+    cost: CostModel,
 ) -> float:
     def memory(nodes: set[int]) -> int:
         return sum(len(frontier.tree.nodes[node].tokens) if cost == "tokens" else 1 for node in nodes)
@@ -109,7 +108,7 @@ def published_worth(
 
 
 @pytest.mark.parametrize("cost", ["nodes", "tokens"])
-def test_with_both_weights_zero_it_is_rebase_and_asks_for_no_clusters(cost: ets.CostModel) -> None:
+def test_with_both_weights_zero_it_is_rebase_and_asks_for_no_clusters(cost: CostModel) -> None:
     for seed in range(150):
         frontier = by_first_letter(random_frontier(seed, width=24))
         for width in (1, 7, 24):
@@ -119,9 +118,7 @@ def test_with_both_weights_zero_it_is_rebase_and_asks_for_no_clusters(cost: ets.
 
 
 @pytest.mark.parametrize(("lambda_kv", "lambda_diversity", "cost"), WEIGHTED)
-def test_children_sum_to_the_width_and_go_to_leaves(
-    lambda_kv: float, lambda_diversity: float, cost: ets.CostModel
-) -> None:
+def test_children_sum_to_the_width_and_go_to_leaves(lambda_kv: float, lambda_diversity: float, cost: CostModel) -> None:
     for seed in range(80):
         frontier = by_first_letter(random_frontier(seed, width=16))
         for width in (1, 5, 16):
@@ -252,7 +249,7 @@ def test_a_room_holds_the_most_valuable_set_that_fits() -> None:
 
     def kept(frontier: Frontier, lambda_diversity: float, room: int) -> tuple[int, ...] | None:
         found = ets.affordable(frontier, children, lambda_diversity, 10, room)
-        return found and found.leaves
+        return None if found is None else found.leaves
 
     assert [kept(frontier, 0.0, room) for room in (44, 80, 85, 120, 155)] == [None, (5, 6), (4,), (4, 5), (4, 5, 6)]
     # A cluster is worth 1.5 x 8 / 2 = 6 children where 4 and 5 say the same: 6 and one of them beat both of them.
