@@ -3,6 +3,7 @@
 Shapes: R rows, T tokens, V vocabulary.
 """
 
+import copy
 import random
 from collections.abc import Iterator
 from itertools import islice
@@ -50,13 +51,38 @@ def train_policy(tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) ->
     """Train for at most that many updates of about 2,048 tokens each; stop early at GOOD_ENOUGH."""
     torch.manual_seed(seed)
     model = new_policy(tokenizer)
+    data = batches(tokenizer, updates, seed)
+    _train(model, tokenizer, data, updates, seed, falling=0.4, good_enough=GOOD_ENOUGH)
+    return model.eval()
+
+
+def ripen(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) -> LlamaForCausalLM:
+    """Train a copy of the policy on, until it hardly errs: the body that a reward model begins from.
+
+    Who is to tell right lines from wrong ones has to know the right ones better than the policy does.
+    """
+    model = copy.deepcopy(policy).train()
+    _train(model, tokenizer, batches(tokenizer, 0, seed + 101), updates, seed + 1, falling=0.6, good_enough=1.0)
+    return model.eval()
+
+
+def _train(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    data: Iterator[list[Row]],
+    updates: int,
+    seed: int,
+    *,
+    falling: float,
+    good_enough: float,
+) -> None:
+    """Train in place; the learning rate rises over 100 updates and falls over the last part, `falling` of all."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     recent: list[float] = []
-    data = batches(tokenizer, updates, seed)
     held_out = [encode(tokenizer, problem) for problem in islice(ladder.problems(3, "train", seed + 1), 256)]
     for update in track(range(updates), "policy"):
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1, (update + 1) / 100, (updates - update) / (0.4 * updates))
+            group["lr"] = LEARNING_RATE * min(1, (update + 1) / 100, (updates - update) / (falling * updates))
         loss = solution_loss(model, *collate(next(data), tokenizer.pad_token_id))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -67,9 +93,8 @@ def train_policy(tokenizer: PreTrainedTokenizerFast, updates: int, seed: int) ->
             chance = canonical_chance(model, held_out, tokenizer.pad_token_id)
             loss_now = sum(recent[-CHECK_UPDATES:]) / CHECK_UPDATES
             print(f"update {update + 1}: loss {loss_now:.4f}, canonical solution {chance:.3f}", flush=True)
-            if chance >= GOOD_ENOUGH:
+            if chance >= good_enough:
                 break
-    return model.eval()
 
 
 @torch.inference_mode()

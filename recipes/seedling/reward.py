@@ -73,14 +73,14 @@ def judge(tokenizer: PreTrainedTokenizerFast, problem: ladder.Problem, answer: l
 
 
 def train_reward(
-    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, samples: list[Sample], epochs: int, seed: int
+    ripe: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, samples: list[Sample], epochs: int, seed: int
 ) -> LlamaForTokenClassification:
-    """Train a scalar head and the whole body, begun from the policy's, to tell right lines from wrong ones."""
+    """Train a scalar head and the whole body, begun from the ripe policy's, to tell right lines from wrong ones."""
     torch.manual_seed(seed)
-    config = LlamaConfig.from_dict(policy.config.to_dict())
+    config = LlamaConfig.from_dict(ripe.config.to_dict())
     config.num_labels = 1
     model = LlamaForTokenClassification(config)
-    model.model.load_state_dict(policy.model.state_dict())
+    model.model.load_state_dict(ripe.model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     generator = random.Random(seed)
     order = [batch for _ in range(epochs) for batch in _shuffled_batches(samples, generator)]
