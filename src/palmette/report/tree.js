@@ -1,0 +1,245 @@
+// Draws a tree on a canvas. Columns fill the width, so that slider, tree and KV bars stand on the same waves; rows scroll.
+const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24;
+
+class TreeView {
+  constructor(view, tall, canvas, onPick) {
+    Object.assign(this, { view, tall, canvas, pen: canvas.getContext("2d"), tree: null, wave: 0, picked: 0, zoom: 1 });
+    view.addEventListener("scroll", () => this.draw());
+    canvas.addEventListener("click", (event) => {
+      const node = this.nearest(event.offsetX, event.offsetY);
+      if (node !== null) onPick(node);
+    });
+  }
+
+  show(tree) {
+    Object.assign(this, { tree, zoom: 1 });
+    this.measure();
+  }
+
+  // Sizes that change with the window and the zoom alone.
+  measure() {
+    const width = this.view.clientWidth, narrow = width < 520;
+    const most = Math.round(Math.min(Math.max(innerHeight * 0.62, 340), 640));
+    const rows = Math.max(1, this.tree.rows - 1);
+    this.fitted = Math.min(LARGEST_ROW, (most - 2 * PAD) / rows);
+    this.zoom = Math.max(1, Math.min(this.zoom, LARGEST_ROW / this.fitted));
+    this.rowHeight = this.fitted * this.zoom;
+    const content = Math.ceil(rows * this.rowHeight + 2 * PAD);
+    this.left = 14;
+    this.columnWidth = (width - this.left - (narrow ? 58 : 92)) / Math.max(1, this.tree.columns.length);
+    this.width = width;
+    this.height = Math.min(most, Math.max(content, 120));
+    this.view.style.height = `${this.height}px`;
+    this.tall.style.height = `${content}px`;
+    this.offset = content < this.height ? (this.height - content) / 2 : 0;
+    sharpen(this.canvas, this.pen, width, this.height);
+    this.colors = palette();
+    this.draw();
+  }
+
+  x(node) { return this.left + this.tree.column[node] * this.columnWidth; }
+  y(node) { return PAD + this.offset + this.tree.row[node] * this.rowHeight - this.view.scrollTop; }
+
+  zoomBy(factor) {
+    const middle = this.height / 2, row = (this.picked ? this.y(this.picked) : middle) - middle;
+    this.zoom = factor === 0 ? 1 : this.zoom * factor;
+    this.measure();
+    if (this.picked) this.reveal(Math.abs(row) < middle ? middle + row : middle);
+  }
+
+  // Scrolls so that the picked node is in view, at `place` if given.
+  reveal(place) {
+    const y = this.y(this.picked);
+    if (place !== undefined) this.view.scrollTop += y - place;
+    else if (y < PAD || y > this.height - PAD) this.view.scrollTop += y - this.height / 2;
+  }
+
+  nearest(x, y) {
+    const { tree } = this, { state } = this.now;
+    let found = null, least = 24 * 24;
+    for (let node = 0; node < tree.size; node += 1) {
+      if (!state[node]) continue;
+      const distance = (this.x(node) - x) ** 2 + (this.y(node) - y) ** 2;
+      if (distance < least) [found, least] = [node, distance];
+    }
+    return found;
+  }
+
+  draw() {
+    if (!this.tree) return;
+    this.now = grown(this.tree, this.wave);
+    const { pen, colors } = this;
+    pen.clearRect(0, 0, this.width, this.height);
+    this.drawColumn();
+    this.drawEdges();
+    this.drawPath();
+    this.drawNodes();
+    if (this.rowHeight >= SMALLEST_LABEL_ROW) this.drawLabels();
+    else this.drawGrants();
+    pen.strokeStyle = colors.pick;
+    pen.lineWidth = 2;
+    pen.beginPath();
+    pen.arc(this.x(this.picked), this.y(this.picked), 7, 0, 2 * Math.PI);
+    pen.stroke();
+  }
+
+  drawColumn() {
+    const { pen } = this;
+    pen.fillStyle = this.colors.line;
+    pen.globalAlpha = 0.6;
+    pen.fillRect(this.left + this.wave * this.columnWidth - 0.5, 0, 1, this.height);
+    pen.globalAlpha = 1;
+  }
+
+  inView(node) {
+    const y = this.y(node);
+    return y > -20 && y < this.height + 20;
+  }
+
+  edge(pen, node) {
+    const above = this.tree.parent[node], x = this.x(above), y = this.y(above), wide = this.columnWidth, down = this.y(node);
+    if ((y < -20 && down < -20) || (y > this.height + 20 && down > this.height + 20)) return;
+    pen.moveTo(x, y);
+    if (Math.abs(down - y) > 0.5) pen.bezierCurveTo(x + wide * 0.18, y, x + wide * 0.06, down, x + wide * BEND, down);
+    pen.lineTo(x + wide, down);
+  }
+
+  drawEdges() {
+    const { pen, tree, colors } = this, { state } = this.now;
+    const styles = [[DROPPED, colors.faint, 0.75], [ENDED, colors.soft, 1.25], [LIVE, colors.leaf, 1.5]];
+    const thin = this.rowHeight < 2 ? 0.6 : 1;
+    for (const [which, color, weight] of styles) {
+      pen.beginPath();
+      for (let node = 1; node < tree.size; node += 1) if (state[node] === which) this.edge(pen, node);
+      pen.strokeStyle = color;
+      pen.lineWidth = weight * thin;
+      pen.globalAlpha = which === DROPPED && this.rowHeight < 2 ? 0.5 : 1;
+      pen.stroke();
+    }
+    pen.globalAlpha = 1;
+  }
+
+  drawPath() {
+    const { pen } = this;
+    pen.beginPath();
+    for (const node of pathTo(this.tree, this.picked)) if (node) this.edge(pen, node);
+    pen.strokeStyle = this.colors.pick;
+    pen.lineWidth = 2.25;
+    pen.stroke();
+  }
+
+  // Shapes tell what colors tell: disc grows on, ring was pruned, square finished (hollow if wrong), bar hit a limit.
+  drawNodes() {
+    const { pen, tree, colors } = this, { state } = this.now;
+    const radius = Math.max(1, Math.min(4, this.rowHeight * 0.36));
+    const batches = new Map();
+    for (let node = 0; node < tree.size; node += 1) {
+      if (!state[node] || !this.inView(node)) continue;
+      const label = tree.cluster[node];
+      const kind = this.shape(node);
+      const color = kind === "right" ? colors.leaf : kind === "wrong" ? colors.bad : label >= 0 ? colors.clusters[label % 8]
+        : state[node] === LIVE ? colors.leaf : state[node] === ENDED ? colors.soft : colors.faint;
+      const key = `${kind} ${color}`;
+      if (!batches.has(key)) batches.set(key, [kind, color, []]);
+      batches.get(key)[2].push(node);
+    }
+    pen.lineWidth = Math.min(1.5, radius * 0.6);
+    for (const [kind, color, nodes] of batches.values()) {
+      pen.beginPath();
+      for (const node of nodes) trace(pen, kind, this.x(node), this.y(node), radius);
+      const hollow = kind === "pruned" || kind === "wrong";
+      pen.fillStyle = hollow && radius > 2 ? colors.paper : color;
+      pen.strokeStyle = color;
+      pen.fill();
+      if (hollow && radius > 2) pen.stroke();
+    }
+  }
+
+  shape(node) {
+    const { tree } = this;
+    if (tree.finished[node]) {
+      const ballot = tree.answers.get(node);
+      return ballot && tree.story.outcomes[ballot.candidate] === "correct" ? "right" : "wrong";
+    }
+    if (tree.stopped[node]) return "stopped";
+    return this.now.state[node] === DROPPED ? "pruned" : "live";
+  }
+
+  // In an overview a grant is a bar as long as its share.
+  drawGrants() {
+    const { pen } = this, most = Math.max(1, ...this.now.grants.values());
+    pen.fillStyle = this.colors.leaf;
+    for (const [leaf, count] of this.now.grants) {
+      const high = Math.max(1, Math.min(4, this.rowHeight * 0.6));
+      pen.fillRect(this.x(leaf) + 6, this.y(leaf) - high / 2, 3 + (count / most) * Math.min(38, this.columnWidth - 12), high);
+    }
+  }
+
+  drawLabels() {
+    const { pen, tree, colors } = this, { state, grants } = this.now;
+    const wide = this.columnWidth * (1 - BEND) - 8, small = this.rowHeight < 13 ? 10 : 11.5;
+    const character = small * 0.61, steps = this.rowHeight >= SMALLEST_TEXT_ROW && wide > 5 * 6.65;
+    pen.textBaseline = "alphabetic";
+    for (let node = 1; node < tree.size; node += 1) {
+      if (!state[node] || !this.inView(node)) continue;
+      const x = this.x(node), y = this.y(node);
+      if (steps) {
+        pen.font = `11px ${colors.mono}`;
+        pen.fillStyle = state[node] === DROPPED ? colors.soft : colors.ink;
+        pen.globalAlpha = state[node] === DROPPED ? 0.75 : 1;
+        pen.fillText(shortened(tree.story.texts[node - 1], Math.floor(wide / 6.65)), x - wide - 5, y - 4);
+        pen.globalAlpha = 1;
+      }
+      const told = tree.column[node] === this.wave && tree.cluster[node] >= 0 ? letter(tree.cluster[node]) : "";
+      let after = x + 8;
+      if (told) {
+        pen.font = `600 ${small}px system-ui, sans-serif`;
+        pen.fillStyle = colors.clusters[tree.cluster[node] % 8];
+        pen.fillText(told, after, y + small * 0.35);
+        after += pen.measureText(told).width + 5;
+      }
+      if (grants.has(node)) {
+        pen.font = `600 ${small}px system-ui, sans-serif`;
+        pen.fillStyle = colors.leaf;
+        pen.fillText(`+${grants.get(node)}`, after, y + small * 0.35);
+      } else if (tree.finished[node]) {
+        const ballot = tree.answers.get(node), right = this.shape(node) === "right";
+        pen.font = `${small}px ${colors.mono}`;
+        pen.fillStyle = right ? colors.leaf : colors.bad;
+        const room = Math.floor((this.width - after - 2) / character);
+        pen.fillText(shortened(`${right ? "✓" : "✗"} ${ballot ? ballot.answer : "no answer"}`, Math.min(24, room)), after, y + small * 0.35);
+      }
+    }
+  }
+}
+
+function trace(pen, kind, x, y, radius) {
+  if (radius < 1.6) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
+  else if (kind === "right" || kind === "wrong") pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
+  else if (kind === "stopped") pen.rect(x - 1.25, y - radius - 1, 2.5, 2 * radius + 2);
+  else {
+    const size = kind === "pruned" ? radius * 0.75 : radius;
+    pen.moveTo(x + size, y);
+    pen.arc(x, y, size, 0, 2 * Math.PI);
+  }
+}
+
+function shortened(text, most) {
+  const line = text.trim().replace(/\s+/g, " ");
+  return line.length <= most ? line : `${line.slice(0, Math.max(1, most - 1))}…`;
+}
+
+function sharpen(canvas, pen, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+}
+
+function palette() {
+  const style = getComputedStyle(document.documentElement), value = (name) => style.getPropertyValue(`--${name}`).trim();
+  const colors = Object.fromEntries(["paper", "ink", "soft", "faint", "line", "leaf", "bad", "pick", "shared", "alone", "mono"].map((name) => [name, value(name)]));
+  return { ...colors, clusters: Array.from({ length: 8 }, (_, place) => value(`c${place}`)) };
+}
