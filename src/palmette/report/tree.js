@@ -1,5 +1,5 @@
 // Draws a tree on a canvas. Columns fill the width, so that slider, tree and KV bars stand on the same waves; rows scroll.
-const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24;
+const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24, SMALLEST_CURVE_ROW = 1.5;
 
 class TreeView {
   constructor(view, tall, canvas, onPick) {
@@ -19,7 +19,7 @@ class TreeView {
   // Sizes that change with the window and the zoom alone.
   measure() {
     const width = this.view.clientWidth, narrow = width < 520;
-    const most = Math.round(Math.min(Math.max(innerHeight * 0.62, 340), 640));
+    const most = Math.round(Math.min(Math.max(innerHeight * 0.5, 340), 640));
     const rows = Math.max(1, this.tree.rows - 1);
     this.fitted = Math.min(LARGEST_ROW, (most - 2 * PAD) / rows);
     this.zoom = Math.max(1, Math.min(this.zoom, LARGEST_ROW / this.fitted));
@@ -32,13 +32,15 @@ class TreeView {
     this.view.style.height = `${this.height}px`;
     this.tall.style.height = `${content}px`;
     this.offset = content < this.height ? (this.height - content) / 2 : 0;
+    this.xs = Float32Array.from(this.tree.column, (column) => this.left + column * this.columnWidth);
+    this.ys = Float32Array.from(this.tree.row, (row) => PAD + this.offset + row * this.rowHeight);
     sharpen(this.canvas, this.pen, width, this.height);
     this.colors = palette();
     this.draw();
   }
 
-  x(node) { return this.left + this.tree.column[node] * this.columnWidth; }
-  y(node) { return PAD + this.offset + this.tree.row[node] * this.rowHeight - this.view.scrollTop; }
+  x(node) { return this.xs[node]; }
+  y(node) { return this.ys[node] - this.view.scrollTop; }
 
   zoomBy(factor) {
     const middle = this.height / 2, row = (this.picked ? this.y(this.picked) : middle) - middle;
@@ -69,8 +71,12 @@ class TreeView {
     if (!this.tree) return;
     this.now = grown(this.tree, this.wave);
     const { pen, colors } = this;
+    this.top = this.view.scrollTop;
     pen.clearRect(0, 0, this.width, this.height);
-    this.drawColumn();
+    pen.fillStyle = colors.line;
+    pen.fillRect(this.left + this.wave * this.columnWidth - 0.5, 0, 1, this.height);
+    pen.save();
+    pen.translate(0, -this.top);
     this.drawEdges();
     this.drawPath();
     this.drawNodes();
@@ -79,44 +85,47 @@ class TreeView {
     pen.strokeStyle = colors.pick;
     pen.lineWidth = 2;
     pen.beginPath();
-    pen.arc(this.x(this.picked), this.y(this.picked), 7, 0, 2 * Math.PI);
+    pen.arc(this.xs[this.picked], this.ys[this.picked], 7, 0, 2 * Math.PI);
     pen.stroke();
+    pen.restore();
   }
 
-  drawColumn() {
-    const { pen } = this;
-    pen.fillStyle = this.colors.line;
-    pen.globalAlpha = 0.6;
-    pen.fillRect(this.left + this.wave * this.columnWidth - 0.5, 0, 1, this.height);
-    pen.globalAlpha = 1;
+  // Above the view, in it, or below it: -1, 0 or 1.
+  side(node) {
+    const y = this.ys[node] - this.top;
+    return y < -20 ? -1 : y > this.height + 20 ? 1 : 0;
   }
 
-  inView(node) {
-    const y = this.y(node);
-    return y > -20 && y < this.height + 20;
-  }
-
-  edge(pen, node) {
-    const above = this.tree.parent[node], x = this.x(above), y = this.y(above), wide = this.columnWidth, down = this.y(node);
-    if ((y < -20 && down < -20) || (y > this.height + 20 && down > this.height + 20)) return;
+  edge(pen, node, straight) {
+    const above = this.tree.parent[node], side = this.side(node);
+    if (side && side === this.side(above)) return;
+    const x = this.xs[above], y = this.ys[above], down = this.ys[node], wide = this.columnWidth;
     pen.moveTo(x, y);
-    if (Math.abs(down - y) > 0.5) pen.bezierCurveTo(x + wide * 0.18, y, x + wide * 0.06, down, x + wide * BEND, down);
+    if (straight) pen.lineTo(x + wide * BEND * 0.5, down);
+    else if (Math.abs(down - y) > 0.5) pen.bezierCurveTo(x + wide * 0.18, y, x + wide * 0.06, down, x + wide * BEND, down);
     pen.lineTo(x + wide, down);
   }
 
   drawEdges() {
-    const { pen, tree, colors } = this, { state } = this.now;
+    const { pen, tree, colors } = this, { state } = this.now, dense = this.rowHeight < SMALLEST_CURVE_ROW;
     const styles = [[DROPPED, colors.faint, 0.75], [ENDED, colors.soft, 1.25], [LIVE, colors.leaf, 1.5]];
-    const thin = this.rowHeight < 2 ? 0.6 : 1;
+    const seen = new Uint8Array(dense ? (tree.columns.length + 1) * (this.height + PAD) : 0);
     for (const [which, color, weight] of styles) {
       pen.beginPath();
-      for (let node = 1; node < tree.size; node += 1) if (state[node] === which) this.edge(pen, node);
+      for (let node = 1; node < tree.size; node += 1) {
+        if (state[node] !== which) continue;
+        // Where rows are thinner than pixels, one line stands for all that would cover it.
+        if (dense) {
+          const pixel = tree.column[node] * (this.height + PAD) + Math.round(this.ys[node] - this.top);
+          if (seen[pixel] === which) continue;
+          seen[pixel] = which;
+        }
+        this.edge(pen, node, dense && which === DROPPED);
+      }
       pen.strokeStyle = color;
-      pen.lineWidth = weight * thin;
-      pen.globalAlpha = which === DROPPED && this.rowHeight < 2 ? 0.5 : 1;
+      pen.lineWidth = dense ? weight * 0.7 : weight;
       pen.stroke();
     }
-    pen.globalAlpha = 1;
   }
 
   drawPath() {
@@ -131,38 +140,27 @@ class TreeView {
   // Shapes tell what colors tell: disc grows on, ring was pruned, square finished (hollow if wrong), bar hit a limit.
   drawNodes() {
     const { pen, tree, colors } = this, { state } = this.now;
-    const radius = Math.max(1, Math.min(4, this.rowHeight * 0.36));
-    const batches = new Map();
+    const radius = Math.max(1, Math.min(4, this.rowHeight * 0.36)), own = [null, colors.faint, colors.soft, colors.leaf, colors.leaf, colors.bad, colors.soft, colors.ink];
+    const batches = Array.from({ length: own.length * 9 }, () => []);
     for (let node = 0; node < tree.size; node += 1) {
-      if (!state[node] || !this.inView(node)) continue;
-      const label = tree.cluster[node];
-      const kind = this.shape(node);
-      const color = kind === "right" ? colors.leaf : kind === "wrong" ? colors.bad : label >= 0 ? colors.clusters[label % 8]
-        : state[node] === LIVE ? colors.leaf : state[node] === ENDED ? colors.soft : colors.faint;
-      const key = `${kind} ${color}`;
-      if (!batches.has(key)) batches.set(key, [kind, color, []]);
-      batches.get(key)[2].push(node);
+      if (!state[node] || this.side(node)) continue;
+      const kind = tree.end[node] || state[node], label = tree.cluster[node];
+      batches[kind * 9 + (label < 0 || tree.end[node] ? 8 : label % 8)].push(node);
     }
     pen.lineWidth = Math.min(1.5, radius * 0.6);
-    for (const [kind, color, nodes] of batches.values()) {
+    batches.forEach((nodes, place) => {
+      const kind = Math.floor(place / 9), color = colors.clusters[place % 9] ?? own[kind], hollow = kind === DROPPED || kind === WRONG;
+      pen.fillStyle = pen.strokeStyle = color;
+      if (radius < 1.6) {
+        for (const node of nodes) pen.fillRect(this.xs[node] - radius, this.ys[node] - radius, 2 * radius, 2 * radius);
+        return;
+      }
       pen.beginPath();
-      for (const node of nodes) trace(pen, kind, this.x(node), this.y(node), radius);
-      const hollow = kind === "pruned" || kind === "wrong";
-      pen.fillStyle = hollow && radius > 2 ? colors.paper : color;
-      pen.strokeStyle = color;
+      for (const node of nodes) trace(pen, kind, this.xs[node], this.ys[node], radius);
+      if (hollow) pen.fillStyle = colors.paper;
       pen.fill();
-      if (hollow && radius > 2) pen.stroke();
-    }
-  }
-
-  shape(node) {
-    const { tree } = this;
-    if (tree.finished[node]) {
-      const ballot = tree.answers.get(node);
-      return ballot && tree.story.outcomes[ballot.candidate] === "correct" ? "right" : "wrong";
-    }
-    if (tree.stopped[node]) return "stopped";
-    return this.now.state[node] === DROPPED ? "pruned" : "live";
+      if (hollow) pen.stroke();
+    });
   }
 
   // In an overview a grant is a bar as long as its share.
@@ -171,7 +169,7 @@ class TreeView {
     pen.fillStyle = this.colors.leaf;
     for (const [leaf, count] of this.now.grants) {
       const high = Math.max(1, Math.min(4, this.rowHeight * 0.6));
-      pen.fillRect(this.x(leaf) + 6, this.y(leaf) - high / 2, 3 + (count / most) * Math.min(38, this.columnWidth - 12), high);
+      pen.fillRect(this.xs[leaf] + 6, this.ys[leaf] - high / 2, 3 + (count / most) * Math.min(38, this.columnWidth - 12), high);
     }
   }
 
@@ -181,8 +179,8 @@ class TreeView {
     const character = small * 0.61, steps = this.rowHeight >= SMALLEST_TEXT_ROW && wide > 5 * 6.65;
     pen.textBaseline = "alphabetic";
     for (let node = 1; node < tree.size; node += 1) {
-      if (!state[node] || !this.inView(node)) continue;
-      const x = this.x(node), y = this.y(node);
+      if (!state[node] || this.side(node)) continue;
+      const x = this.xs[node], y = this.ys[node];
       if (steps) {
         pen.font = `11px ${colors.mono}`;
         pen.fillStyle = state[node] === DROPPED ? colors.soft : colors.ink;
@@ -202,23 +200,22 @@ class TreeView {
         pen.font = `600 ${small}px system-ui, sans-serif`;
         pen.fillStyle = colors.leaf;
         pen.fillText(`+${grants.get(node)}`, after, y + small * 0.35);
-      } else if (tree.finished[node]) {
-        const ballot = tree.answers.get(node), right = this.shape(node) === "right";
+      } else if (tree.end[node] && tree.end[node] !== STOPPED) {
+        const ballot = tree.answers.get(node), sign = { [RIGHT]: "✓", [WRONG]: "✗", [UNJUDGED]: "=" }[tree.end[node]];
         pen.font = `${small}px ${colors.mono}`;
-        pen.fillStyle = right ? colors.leaf : colors.bad;
+        pen.fillStyle = { "✓": colors.leaf, "✗": colors.bad, "=": colors.ink }[sign];
         const room = Math.floor((this.width - after - 2) / character);
-        pen.fillText(shortened(`${right ? "✓" : "✗"} ${ballot ? ballot.answer : "no answer"}`, Math.min(24, room)), after, y + small * 0.35);
+        pen.fillText(shortened(`${sign} ${ballot ? ballot.answer : "no answer"}`, Math.min(24, room)), after, y + small * 0.35);
       }
     }
   }
 }
 
 function trace(pen, kind, x, y, radius) {
-  if (radius < 1.6) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
-  else if (kind === "right" || kind === "wrong") pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
-  else if (kind === "stopped") pen.rect(x - 1.25, y - radius - 1, 2.5, 2 * radius + 2);
+  if (kind === RIGHT || kind === WRONG || kind === UNJUDGED) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
+  else if (kind === STOPPED) pen.rect(x - 1.25, y - radius - 1, 2.5, 2 * radius + 2);
   else {
-    const size = kind === "pruned" ? radius * 0.75 : radius;
+    const size = kind === DROPPED ? radius * 0.75 : radius;
     pen.moveTo(x + size, y);
     pen.arc(x, y, size, 0, 2 * Math.PI);
   }
