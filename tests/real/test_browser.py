@@ -192,6 +192,18 @@ def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) ->
     assert "rebase 3: accuracy 1.000" in text(page, "plot-tokens")
 
 
+def test_a_run_that_has_finished_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
+    assert BINARY
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(5), [])), tmp_path / "report.html")
+    with Page(BINARY) as page:
+        page.open(path)
+        assert text(page, "title") == "best_of_n at width 16"
+        assert page.run('document.getElementById("explorer").hidden') is True
+        assert not page.errors
+
+
 def test_dark_and_light_colors_both_reach_the_canvas(page: Page) -> None:
     seen = set()
     for theme in ("light", "dark"):

@@ -40,7 +40,7 @@ def test_best_of_n_is_always_there_to_measure_with_and_a_sweep_has_a_page(tmp_pa
     done = run("--strategies", "rebase", "--widths", "2,3", "--questions", "2", "--out", str(folder))
     assert done.returncode == 0, done.stderr
     assert "best_of_n at width 3 is added" in done.stderr
-    table = list(csv.DictReader((folder / "sweep.csv").open()))
+    table = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
     assert [(row["strategy"], row["width"]) for row in table] == [("rebase", "2"), ("rebase", "3"), ("best_of_n", "3")]
     widest = table[-1]
     assert widest["bon_same_tokens"] == widest["weighted"]  # at its own tokens it is itself

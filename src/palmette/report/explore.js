@@ -33,7 +33,7 @@ function showQuestion(index) {
   showVotes();
   view.show(tree);
   placeSlider();
-  view.picked = elected() ?? 0;
+  view.picked = view.wanted = elected() ?? 0;
   goToWave(story.waves.length);
   view.reveal();
 }
@@ -48,7 +48,6 @@ function goToWave(wave) {
   byId("wave").value = explorer.wave;
   view.wave = explorer.wave;
   // A node that has not grown yet hands the selection to its closest ancestor that has; sliding on gives it back.
-  view.wanted = view.wanted ?? view.picked;
   view.picked = pathTo(explorer.tree, view.wanted).filter((node) => explorer.tree.column[node] <= explorer.wave).pop();
   view.draw();
   drawKv();

@@ -21,7 +21,8 @@ const share = (value) => (value === null || value === undefined ? "" : value.toF
 const count = (value) => Math.round(value).toLocaleString("en-US");
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many ?? `${one}s`}`;
 const outcomeText = (outcome) => ({ correct: "right", timed_out: "timed out" })[outcome] ?? outcome ?? "not judged again";
-const runLabel = ({ config, name }) => `${config.search.strategy} ${config.search.width}, seed ${config.seed} · ${name}`;
+const runLabel = ({ config: { search, seed }, name }) =>
+  `${search.strategy} ${search.width}, seed ${seed}${name === `${search.strategy}-${search.width}-seed${seed}` ? "" : ` · ${name}`}`;
 
 const joined = (names) => (names.length < 2 ? names.join() : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
 

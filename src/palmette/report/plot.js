@@ -62,11 +62,20 @@ function showPlot(figure, cost, title) {
       taken.push([point.px - 4, y(point.accuracy) - 4, point.px + 4, y(point.accuracy) + 4, 20]);
     }
   }
+  const reserve = (line, price) => line.slice(1).forEach((to, place) => {
+    const from = line[place], pieces = Math.ceil(Math.hypot(to.px - from.px, y(to.accuracy) - y(from.accuracy)) / 8);
+    for (let piece = 1; piece < pieces; piece += 1) {
+      const part = piece / pieces, at = from.px + part * (to.px - from.px), height = y(from.accuracy + part * (to.accuracy - from.accuracy));
+      taken.push([at - 2, height - 2, at + 2, height + 2, price]);
+    }
+  });
+  behind.forEach((curve) => reserve(curve, 2));
   const strategies = [...new Set(points.map((point) => point.strategy))];
   for (const strategy of strategies) {
     const line = points.filter((point) => point.strategy === strategy).sort((a, b) => a.width - b.width);
     const color = `var(--c${strategies.indexOf(strategy) % 8})`;
     svg.append(drawing("path", { d: line.map((point, place) => `${place ? "L" : "M"}${point.px} ${y(point.accuracy)}`).join(""), fill: "none", stroke: color, "stroke-width": 1.5, opacity: 0.7 }));
+    reserve(line, 3);
     for (const point of line) {
       point.color = color;
       point.mark = MARKS[strategies.indexOf(strategy) % MARKS.length];
@@ -76,11 +85,12 @@ function showPlot(figure, cost, title) {
   }
   const ends = behind.flatMap((curve) => curve.map((point) => ({ ...point, color: "var(--soft)", mark: "disc", minor: true })));
   const marks = svg.appendChild(drawing("g", {}));
-  for (const point of [...ends, ...points].sort((a, b) => Number(a.minor ?? false) - Number(b.minor ?? false))) {
+  const named = new Set(points.filter((point) => point.strategy === "best_of_n").map((point) => point.width));
+  for (const point of [...points, ...ends.filter((end) => !named.has(end.branches))]) {
     const place = labelPlace(point.minor ? String(point.branches) : point.name, point.px, y(point.accuracy), box, taken, point.minor);
     if (!place) continue;
     if (place.far) svg.insertBefore(drawing("line", { class: "leader", x1: point.px, y1: y(point.accuracy), x2: place.x + place.wide / 2, y2: place.y - 4 }), marks);
-    svg.append(drawing("text", { class: point.minor ? "soft halo" : "halo", x: place.x, y: place.y, "aria-hidden": "true" }, point.minor ? String(point.branches) : point.name));
+    svg.append(drawing("text", { class: "halo", style: `fill: ${point.color}`, x: place.x, y: place.y, "aria-hidden": "true" }, point.minor ? String(point.branches) : point.name));
   }
   for (const point of [...ends, ...points]) marks.append(pointMark(point, point.px, y(point.accuracy), cost, said));
   figure.replaceChildren(element("figcaption", title), svg, said);

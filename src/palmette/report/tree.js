@@ -1,10 +1,14 @@
 // Draws a tree on a canvas. Columns fill the width, so that slider, tree and KV bars stand on the same waves; rows scroll.
-const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24, SMALLEST_CURVE_ROW = 1.5;
+const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24, SMALLEST_CURVE_ROW = 1.5, MARGIN = 20;
 
 class TreeView {
   constructor(view, tall, canvas, onPick) {
     Object.assign(this, { view, tall, canvas, pen: canvas.getContext("2d"), tree: null, wave: 0, picked: 0, zoom: 1 });
     view.addEventListener("scroll", () => this.draw());
+    canvas.addEventListener("pointermove", (event) => {
+      const node = this.nearest(event.offsetX, event.offsetY);
+      canvas.title = node ? `Node ${node}, score ${share(this.tree.story.scores[node - 1])}\n${shortened(this.tree.story.texts[node - 1], 300)}` : "";
+    });
     canvas.addEventListener("click", (event) => {
       const node = this.nearest(event.offsetX, event.offsetY);
       if (node !== null) onPick(node);
@@ -93,7 +97,7 @@ class TreeView {
   // Above the view, in it, or below it: -1, 0 or 1.
   side(node) {
     const y = this.ys[node] - this.top;
-    return y < -20 ? -1 : y > this.height + 20 ? 1 : 0;
+    return y < -MARGIN ? -1 : y > this.height + MARGIN ? 1 : 0;
   }
 
   edge(pen, node, straight) {
@@ -102,21 +106,21 @@ class TreeView {
     const x = this.xs[above], y = this.ys[above], down = this.ys[node], wide = this.columnWidth;
     pen.moveTo(x, y);
     if (straight) pen.lineTo(x + wide * BEND * 0.5, down);
-    else if (Math.abs(down - y) > 0.5) pen.bezierCurveTo(x + wide * 0.18, y, x + wide * 0.06, down, x + wide * BEND, down);
+    else if (Math.abs(down - y) > 1) pen.bezierCurveTo(x + wide * 0.18, y, x + wide * 0.06, down, x + wide * BEND, down);
     pen.lineTo(x + wide, down);
   }
 
   drawEdges() {
     const { pen, tree, colors } = this, { state } = this.now, dense = this.rowHeight < SMALLEST_CURVE_ROW;
     const styles = [[DROPPED, colors.faint, 0.75], [ENDED, colors.soft, 1.25], [LIVE, colors.leaf, 1.5]];
-    const seen = new Uint8Array(dense ? (tree.columns.length + 1) * (this.height + PAD) : 0);
+    const stride = this.height + 2 * MARGIN + 1, seen = new Uint8Array(dense ? (tree.columns.length + 1) * stride : 0);
     for (const [which, color, weight] of styles) {
       pen.beginPath();
       for (let node = 1; node < tree.size; node += 1) {
         if (state[node] !== which) continue;
         // Where rows are thinner than pixels, one line stands for all that would cover it.
-        if (dense) {
-          const pixel = tree.column[node] * (this.height + PAD) + Math.round(this.ys[node] - this.top);
+        if (dense && !this.side(node)) {
+          const pixel = tree.column[node] * stride + Math.round(this.ys[node] - this.top) + MARGIN;
           if (seen[pixel] === which) continue;
           seen[pixel] = which;
         }
@@ -145,7 +149,10 @@ class TreeView {
     for (let node = 0; node < tree.size; node += 1) {
       if (!state[node] || this.side(node)) continue;
       const kind = tree.end[node] || state[node], label = tree.cluster[node];
-      batches[kind * 9 + (label < 0 || tree.end[node] ? 8 : label % 8)].push(node);
+      const batch = batches[kind * 9 + (label < 0 || tree.end[node] ? 8 : label % 8)], last = batch[batch.length - 1];
+      // Siblings follow each other: where they fall on one pixel, the first stands for the next.
+      if (last && tree.column[last] === tree.column[node] && Math.abs(this.ys[last] - this.ys[node]) < 0.7) continue;
+      batch.push(node);
     }
     pen.lineWidth = Math.min(1.5, radius * 0.6);
     batches.forEach((nodes, place) => {
@@ -163,20 +170,27 @@ class TreeView {
     });
   }
 
-  // In an overview a grant is a bar as long as its share.
+  // In an overview a grant is a bar as long as its share; where its neighbors leave room, it is written.
   drawGrants() {
-    const { pen } = this, most = Math.max(1, ...this.now.grants.values());
-    pen.fillStyle = this.colors.leaf;
-    for (const [leaf, count] of this.now.grants) {
-      const high = Math.max(1, Math.min(4, this.rowHeight * 0.6));
-      pen.fillRect(this.xs[leaf] + 6, this.ys[leaf] - high / 2, 3 + (count / most) * Math.min(38, this.columnWidth - 12), high);
-    }
+    const { pen, tree, colors } = this, { grants } = this.now, most = Math.max(1, ...grants.values());
+    const high = Math.max(1, Math.min(4, this.rowHeight * 0.6)), long = Math.min(38, this.columnWidth - 12);
+    const ends = (this.wave ? tree.columns[this.wave - 1] : [0]).filter((node) => grants.has(node) || tree.answers.has(node));
+    ends.forEach((node, place) => {
+      const x = this.xs[node] + 7, y = this.ys[node], count = grants.get(node);
+      const isFree = [ends[place - 1], ends[place + 1]].every((other) => other === undefined || Math.abs(this.ys[other] - y) >= 12);
+      pen.fillStyle = count ? colors.leaf : { [RIGHT]: colors.leaf, [WRONG]: colors.bad }[tree.end[node]] ?? colors.ink;
+      if (isFree) {
+        pen.font = `600 11px system-ui, sans-serif`;
+        const told = count ? `+${count}` : `${{ [RIGHT]: "✓ ", [WRONG]: "✗ " }[tree.end[node]] ?? ""}${tree.answers.get(node).answer}`;
+        pen.fillText(shortened(told, Math.floor((this.width - x) / 7)), x + 2, y + 4);
+      } else if (count) pen.fillRect(x, y - high / 2, 3 + (count / most) * long, high);
+    });
   }
 
   drawLabels() {
     const { pen, tree, colors } = this, { state, grants } = this.now;
     const wide = this.columnWidth * (1 - BEND) - 8, small = this.rowHeight < 13 ? 10 : 11.5;
-    const character = small * 0.61, steps = this.rowHeight >= SMALLEST_TEXT_ROW && wide > 5 * 6.65;
+    const character = small * 0.61, steps = this.rowHeight >= SMALLEST_TEXT_ROW && wide > 6.9 * 6.65;
     pen.textBaseline = "alphabetic";
     for (let node = 1; node < tree.size; node += 1) {
       if (!state[node] || this.side(node)) continue;
@@ -200,6 +214,13 @@ class TreeView {
         pen.font = `600 ${small}px system-ui, sans-serif`;
         pen.fillStyle = colors.leaf;
         pen.fillText(`+${grants.get(node)}`, after, y + small * 0.35);
+        if (!steps) {
+          // Nothing has grown to the right of this wave yet: there is room for what the step says.
+          after += pen.measureText(`+${grants.get(node)}`).width + 8;
+          pen.font = `${small}px ${colors.mono}`;
+          pen.fillStyle = colors.soft;
+          pen.fillText(shortened(tree.story.texts[node - 1], Math.floor((this.width - after - 2) / character)), after, y + small * 0.35);
+        }
       } else if (tree.end[node] && tree.end[node] !== STOPPED) {
         const ballot = tree.answers.get(node), sign = { [RIGHT]: "✓", [WRONG]: "✗", [UNJUDGED]: "=" }[tree.end[node]];
         pen.font = `${small}px ${colors.mono}`;
@@ -209,34 +230,4 @@ class TreeView {
       }
     }
   }
-}
-
-function trace(pen, kind, x, y, radius) {
-  if (kind === RIGHT || kind === WRONG || kind === UNJUDGED) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
-  else if (kind === STOPPED) pen.rect(x - 1.25, y - radius - 1, 2.5, 2 * radius + 2);
-  else {
-    const size = kind === DROPPED ? radius * 0.75 : radius;
-    pen.moveTo(x + size, y);
-    pen.arc(x, y, size, 0, 2 * Math.PI);
-  }
-}
-
-function shortened(text, most) {
-  const line = text.trim().replace(/\s+/g, " ");
-  return line.length <= most ? line : `${line.slice(0, Math.max(1, most - 1))}…`;
-}
-
-function sharpen(canvas, pen, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-}
-
-function palette() {
-  const style = getComputedStyle(document.documentElement), value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const colors = Object.fromEntries(["paper", "ink", "soft", "faint", "line", "leaf", "bad", "pick", "shared", "alone", "mono"].map((name) => [name, value(name)]));
-  return { ...colors, clusters: Array.from({ length: 8 }, (_, place) => value(`c${place}`)) };
 }
