@@ -165,7 +165,7 @@ def evaluate(folder: Path, *, as_json: bool) -> None:
         values = {how: {vote: accuracy_values(votes[vote]) for vote in VOTES} for how, votes in found.items()}
         print(json.dumps(values, indent=2))
         return
-    table = plain_table("scores folded by", *VOTES)
+    table = plain_table("fold", *VOTES)
     questions = found[config.search.fold][config.search.vote].questions
     table.title = f"{one_line(folder.resolve().name, 40)}: {questions} questions, accuracy with its 95% interval"
     for how, votes in found.items():

@@ -40,14 +40,12 @@ function showHeader() {
   const kinds = [...new Set(runs.map(told))];
   byId("about").textContent = kinds.join(" | ") + (kinds.length > 1 ? ". These runs do not share their settings: compare with care." : "");
   const all = runs.map((run) => new Map(flat(run.config)));
-  const table = element("table");
+  const list = byId("settings").appendChild(element("dl"));
   for (const key of new Set(all.flatMap((one) => [...one.keys()]))) {
-    const values = [...new Set(all.map((one) => one.get(key) ?? "none"))];
-    const row = table.appendChild(element("tr"));
-    row.append(element("th", key), element("td", values.join(", ")));
-    row.firstChild.scope = "row";
+    if (key === "out") continue;
+    const pair = list.appendChild(element("div"));
+    pair.append(element("dt", key), element("dd", [...new Set(all.map((one) => one.get(key) ?? "none"))].join(", ")));
   }
-  byId("settings").querySelector("div").append(table);
 }
 
 function tableOf(headings, lines) {
@@ -82,7 +80,7 @@ function showTable() {
   byId("table").append(tableOf(headings, lines));
   const seeds = Math.max(...rows.map((row) => row.seeds));
   const measured = curves.length
-    ? "best_of_n, same tokens: the accuracy of best_of_n with as many branches as cost the row's tokens, between its measured points; blank beyond them."
+    ? `best_of_n, same tokens: the accuracy of best_of_n (${joined([...new Set(rows.map((row) => row.vote))])} vote) with as many branches as cost the row's tokens, between its measured points; blank beyond them.`
     : "No best_of_n run is among these, so there is no accuracy at the same tokens to compare with.";
   byId("table-note").textContent = `Accuracy with its 95% interval${seeds > 1 ? `, ${seeds} seeds pooled` : ""}. One leaf: a leaf picked blindly. Any leaf: what a perfect vote would reach. Tokens and KV tokens are those of one question; unshared is the KV peak if every branch kept a copy of its path. ${measured}`;
 }
