@@ -28,7 +28,7 @@ from palmette.search.referee import Referee
 from palmette.tasks.task import Question
 from tests.real.chromium import Page, find_chromium
 
-WIDTH, DEPTH = 400, 14
+WIDTH, DEPTH = 412, 14
 QUESTIONS = tuple(
     Question(f"q{number}", ({"role": "user", "content": f"What is {number} + 40, in many steps?"},), str(number + 40))
     for number in range(2)

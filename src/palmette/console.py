@@ -140,10 +140,12 @@ def _sweep(plan: Sweep) -> None:
         except KeyboardInterrupt:
             raise StoppedError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
     compared = compare(plan.folders(), _referees())
-    shown = plain_table(*SHOWN.values())
+    # The width stands beside the strategy: 80 columns hold no more.
+    columns = [column for column in SHOWN if column not in ("strategy", "width")]
+    shown = plain_table("strategy", *(SHOWN[column] for column in columns))
     shown.caption = CAPTION
     for row in compared.rows:
-        shown.add_row(*(row.shown(column) for column in SHOWN))
+        shown.add_row(row.name, *(row.shown(column) for column in columns))
     Console().print(shown)
     written = {"sweep.csv": as_csv(compared.rows), "sweep.md": as_markdown(compared.rows)}
     for name, text in written.items():

@@ -24,8 +24,8 @@ SHOWN = {
     "peak_kv_tokens": "peak",
 }  # fmt: skip
 CAPTION = (
-    "accuracy of one leaf, of each vote, of best_of_n at the row's tokens (BoN);\n"
-    "BoN is blank beyond its measured range; tokens written, KV tokens held (mean, peak)"
+    "accuracy: one leaf, each vote, best_of_n at the row's tokens (BoN, blank\n"
+    "beyond its range); tokens written, KV tokens held (mean, peak)"
 )
 _SHARED = ("depth", "step_tokens", "total_tokens", "fold", "vote")
 Curves = Mapping[str, Sequence[Point]]
@@ -46,7 +46,14 @@ class Row:
             return ""
         if isinstance(value, str) or column in ("width", "seeds", "questions"):
             return str(value)
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+        if abs(value) < 10:
+            return f"{value:.3f}"
+        return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.1f}k"
+
+    @property
+    def name(self) -> str:
+        """Return strategy and width in one."""
+        return f"{self.values['strategy']} {self.values['width']}"
 
 
 def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
