@@ -56,7 +56,7 @@ class Dice:
     """A policy that writes sums and a scorer that likes some of them better, both from one seed."""
 
     calls = 0
-    context_tokens = None
+    context_tokens: int | None = None
     kv_bytes_per_token = 1024
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
