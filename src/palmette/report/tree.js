@@ -214,19 +214,19 @@ class TreeView {
         pen.font = `600 ${small}px system-ui, sans-serif`;
         pen.fillStyle = colors.leaf;
         pen.fillText(`+${grants.get(node)}`, after, y + small * 0.35);
-        if (!steps) {
-          // Nothing has grown to the right of this wave yet: there is room for what the step says.
-          after += pen.measureText(`+${grants.get(node)}`).width + 8;
-          pen.font = `${small}px ${colors.mono}`;
-          pen.fillStyle = colors.soft;
-          pen.fillText(shortened(tree.story.texts[node - 1], Math.floor((this.width - after - 2) / character)), after, y + small * 0.35);
-        }
-      } else if (tree.end[node] && tree.end[node] !== STOPPED) {
+        after += pen.measureText(`+${grants.get(node)}`).width + 8;
+      }
+      if (tree.end[node] && tree.end[node] !== STOPPED) {
         const ballot = tree.answers.get(node), sign = { [RIGHT]: "✓", [WRONG]: "✗", [UNJUDGED]: "=" }[tree.end[node]];
         pen.font = `${small}px ${colors.mono}`;
         pen.fillStyle = { "✓": colors.leaf, "✗": colors.bad, "=": colors.ink }[sign];
         const room = Math.floor((this.width - after - 2) / character);
         pen.fillText(shortened(`${sign} ${ballot ? ballot.answer : "no answer"}`, Math.min(24, room)), after, y + small * 0.35);
+      } else if (!steps && tree.column[node] === this.wave) {
+        // Nothing has grown to the right of this wave yet: there is room for what the step says.
+        pen.font = `${small}px ${colors.mono}`;
+        pen.fillStyle = colors.soft;
+        pen.fillText(shortened(tree.story.texts[node - 1], Math.floor((this.width - after - 2) / character)), after, y + small * 0.35);
       }
     }
   }
