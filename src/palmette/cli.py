@@ -119,9 +119,10 @@ def sweep(
     strategies: Annotated[str, typer.Option(help="Names with commas between.")] = "best_of_n,beam,dvts,rebase,ets",
     widths: Annotated[str, typer.Option(help="Numbers with commas between.")] = "4,16",
     seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
+    questions: Annotated[int | None, typer.Option(help="How many questions each run has.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="YAML file of what all runs share.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the sweep; must be new or empty.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set task.questions=200")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set search.depth=12")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the sweep in this folder.")] = None,
 ) -> None:
     """Compare strategies x widths x seeds over one task: a table, CSV, Markdown and a report."""
@@ -129,13 +130,17 @@ def sweep(
     from palmette.config import load_config, parse_override
 
     if resume is not None:
-        if config_file or settings or out:
-            raise ConfigError("--resume continues a sweep with what it was told: leave --config, --set and --out out")
+        if config_file or settings or out or questions is not None:
+            raise ConfigError(
+                "--resume continues a sweep with what it was told: leave --questions, --config, --set and --out out"
+            )
         console.resume_sweep(resume)
         return
     overrides = dict(parse_override(text) for text in settings or [])
     if out is not None:
         overrides["out"] = out
+    if questions is not None:
+        overrides["task.questions"] = questions
     names = [name.strip() for name in strategies.split(",")]
     overrides.setdefault("search.strategy", "ets" if "ets" in names else names[0])
     base = load_config(config_file, overrides)
@@ -174,10 +179,10 @@ def models(as_json: AsJson = False) -> None:
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs to compare.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs or sweeps.")],
     out: Annotated[Path | None, typer.Option(help="Where to write; default: in the run's folder.")] = None,
 ) -> None:
-    """Write one self-contained HTML page about one or more runs."""
+    """Write one self-contained HTML page about runs or sweeps: tables, plots, every tree."""
     from palmette import console
 
     console.report(folders, out)

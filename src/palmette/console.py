@@ -15,16 +15,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from palmette import run
 from palmette.config import Config, load_config
-from palmette.errors import ConfigError, RunError, StoppedError
+from palmette.errors import ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
-from palmette.report.grid import SHOWN, as_csv, as_markdown, rows
+from palmette.report.compare import compare
+from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
 from palmette.report.page import write_page
-from palmette.report.table import OUTCOMES, answers_table, plain_table, summary_values
+from palmette.report.table import OUTCOMES, accuracy_values, answers_table, plain_table, summary_values
 from palmette.search.answer import VOTES
 from palmette.search.evaluate import evaluate as evaluate_run
+from palmette.search.referee import Referee
 from palmette.search.replay import replay
-from palmette.search.summary import Summary, summarize
-from palmette.sweep import Cell, Sweep, new_sweep, open_sweep, run_sweep, summaries
+from palmette.search.summary import Accuracy, Summary, summarize
+from palmette.sweep import MEASURE, PLAN, Cell, Sweep, new_sweep, open_sweep, run_sweep
 from palmette.tasks.load import load_task
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
@@ -101,7 +103,7 @@ def _show(folder: Path, *, as_json: bool) -> None:
         console.print(answers_table(summary))
         console.print(_tokens_line(summary), highlight=False, markup=False, soft_wrap=True)
         print(f"run     {folder}\nreport  {page}")
-    write_page([folder], page)
+    write_page(compare([folder], _referees()), page)
 
 
 def demo(questions: int, width: int, out: Path | None) -> None:
@@ -113,7 +115,10 @@ def demo(questions: int, width: int, out: Path | None) -> None:
 
 def sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> None:
     """Run a new sweep and show its table."""
-    _sweep(new_sweep(base, strategies, widths, seeds))
+    plan = new_sweep(base, strategies, widths, seeds)
+    if MEASURE not in strategies:
+        print(f"{MEASURE} at width {max(widths)} is added: every strategy is measured against it", file=sys.stderr)
+    _sweep(plan)
 
 
 def resume_sweep(folder: Path) -> None:
@@ -134,19 +139,21 @@ def _sweep(plan: Sweep) -> None:
             run_sweep(plan, progress)
         except KeyboardInterrupt:
             raise StoppedError(f"stopped; continue with: palmette sweep --resume {plan.folder}") from None
-    table = rows(summary for _, summary in summaries(plan))
-    shown = plain_table(*SHOWN.values())
-    shown.caption = "accuracy of one leaf alone, then by vote; tokens written, KV tokens held (mean, peak)"
-    for row in table:
-        shown.add_row(*(row.shown(column) for column in SHOWN))
+    compared = compare(plan.folders(), _referees())
+    # The width stands beside the strategy: 80 columns hold no more.
+    columns = [column for column in SHOWN if column not in ("strategy", "width")]
+    shown = plain_table("strategy", *(SHOWN[column] for column in columns))
+    shown.caption = CAPTION
+    for row in compared.rows:
+        shown.add_row(row.name, *(row.shown(column) for column in columns))
     Console().print(shown)
-    written = {"sweep.csv": as_csv(table), "sweep.md": as_markdown(table)}
+    written = {"sweep.csv": as_csv(compared.rows), "sweep.md": as_markdown(compared.rows)}
     for name, text in written.items():
         try:
             (plan.folder / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise RunError(f"cannot write {plan.folder / name}: {error.strerror}") from error
-    page = write_page([plan.folder / cell.name for cell in plan.cells], plan.folder / "report.html")
+    page = write_page(compared, plan.folder / "report.html")
     print(f"table   {plan.folder / 'sweep.csv'}\nreport  {page}")
 
 
@@ -154,16 +161,23 @@ def evaluate(folder: Path, *, as_json: bool) -> None:
     """Answer a run's questions again in every way there is, from its trees."""
     config = run.run_config(folder)
     task = load_task(config.task)
-    told = replay(read_events(folder)).values()
-    found = evaluate_run(told, task.questions, run.JUDGES[task.judge](config.task.verify_seconds))
+    referee = Referee(run.JUDGES[task.judge](config.task.verify_seconds), task.questions)
+    found = evaluate_run(replay(read_events(folder)).values(), referee)
     if as_json:
-        shares = {how: {vote: accuracy.share for vote, accuracy in votes.items()} for how, votes in found.items()}
-        print(json.dumps(shares, indent=2))
+        values = {how: {vote: accuracy_values(votes[vote]) for vote in VOTES} for how, votes in found.items()}
+        print(json.dumps(values, indent=2))
         return
-    table = plain_table("scores folded by", *VOTES)
+    table = plain_table("fold", *VOTES)
+    questions = found[config.search.fold][config.search.vote].questions
+    table.title = f"{one_line(folder.resolve().name, 40)}: {questions} questions, accuracy with its 95% interval"
     for how, votes in found.items():
-        table.add_row(how, *(f"{votes[vote].share:.3f}" for vote in VOTES))
+        table.add_row(how, *(_with_interval(votes[vote]) for vote in VOTES))
     Console().print(table)
+
+
+def _with_interval(accuracy: Accuracy) -> str:
+    low, high = accuracy.interval
+    return f"{accuracy.share:.3f} ({low:.2f} - {high:.2f})"
 
 
 def models(*, as_json: bool) -> None:
@@ -189,9 +203,38 @@ def models(*, as_json: bool) -> None:
 
 
 def report(folders: Sequence[Path], out: Path | None) -> None:
-    """Write the page and say where it is."""
+    """Write the page about runs, or about all runs of a sweep, and say where it is."""
+    runs = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
-    print(write_page(folders, out or default))
+    print(write_page(compare(runs, _referees()), out or default))
+
+
+def _cells(folder: Path) -> list[Path]:
+    if begun := [path for path in open_sweep(folder).folders() if (path / FILE_NAME).is_file()]:
+        return begun
+    raise RunError(f"{folder} is a sweep of which no run was begun; begin with: palmette sweep --resume {folder}")
+
+
+def _referees() -> Callable[[Config], Referee]:
+    """Return who builds a run's referee, each task loaded once.
+
+    A run may outlive its task: where that cannot be loaded any more its answers are read, but not judged again.
+    """
+    built: dict[str, Referee] = {}
+
+    def referee_of(config: Config) -> Referee:
+        key = config.task.model_dump_json()
+        if key not in built:
+            try:
+                task = load_task(config.task)
+                judge, questions = task.judge, task.questions
+            except PalmetteError as error:
+                print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
+                judge, questions = ("gym" if config.task.name.startswith("rg:") else "math"), ()
+            built[key] = Referee(run.JUDGES[judge](config.task.verify_seconds), questions)
+        return built[key]
+
+    return referee_of
 
 
 def grade(file: Path, seconds: float, *, as_json: bool) -> None:

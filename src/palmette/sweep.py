@@ -10,10 +10,9 @@ from typing import Any
 from palmette import run
 from palmette.config import Config, check_config
 from palmette.errors import ConfigError, RunError
-from palmette.events import read_events
-from palmette.search.summary import Summary, summarize
 
 PLAN = "sweep.json"
+MEASURE = "best_of_n"
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,10 @@ class Sweep:
     base: Config
     cells: tuple[Cell, ...]
 
+    def folders(self) -> list[Path]:
+        """Return the folders of the cells that were begun."""
+        return [path for cell in self.cells if (path := self.folder / cell.name).is_dir()]
+
     def config(self, cell: Cell) -> Config:
         """Return a cell's config; raise ConfigError where its strategy or width is none."""
         values = self.base.model_dump(mode="json")
@@ -51,7 +54,7 @@ class Sweep:
 
 def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> Sweep:
     """Make a sweep's folder and write down what it will do, after every cell's config has been checked."""
-    cells = tuple(Cell(*parts) for parts in product(strategies, widths, seeds))
+    cells = tuple(Cell(*parts) for parts in (*product(strategies, widths, seeds), *measure(strategies, widths, seeds)))
     if len(set(cells)) < len(cells):
         raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")
     for cell in cells:
@@ -63,6 +66,12 @@ def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], se
     except OSError as error:
         raise ConfigError(f"out: cannot write {sweep.folder / PLAN}: {error.strerror}") from error
     return sweep
+
+
+def measure(strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    """Yield best_of_n at the largest width where it is not asked for: every strategy is measured against it."""
+    if MEASURE not in strategies:
+        yield from product((MEASURE,), (max(widths),), seeds)
 
 
 def open_sweep(folder: Path) -> Sweep:
@@ -87,10 +96,3 @@ def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
         folder = sweep.folder / cell.name
         folder.mkdir(exist_ok=True)
         run.search_into(folder, config, parts, progress(cell))
-
-
-def summaries(sweep: Sweep) -> Iterator[tuple[Cell, Summary]]:
-    """Yield what each cell that was begun has found so far."""
-    for cell in sweep.cells:
-        if (sweep.folder / cell.name).is_dir():
-            yield cell, summarize(read_events(sweep.folder / cell.name))

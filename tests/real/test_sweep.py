@@ -1,3 +1,4 @@
+import csv
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ def test_a_sweep_runs_every_cell_and_goes_on_where_it_was_stopped(tmp_path: Path
     assert (folder / "report.html").exists()
     plan = json.loads((folder / "sweep.json").read_text())
     assert len(plan["cells"]) == 4
+    assert "is added" not in done.stderr
     # Lose one cell, as if the sweep had been killed before it.
     (folder / "rebase-3-seed0" / "events.jsonl").unlink()
     before = (folder / "best_of_n-2-seed0" / "events.jsonl").read_bytes()
@@ -33,6 +35,27 @@ def test_a_sweep_runs_every_cell_and_goes_on_where_it_was_stopped(tmp_path: Path
     assert settled((folder / "sweep.csv").read_text()) == settled(table)
 
 
+def test_best_of_n_is_always_there_to_measure_with_and_a_sweep_has_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    done = run("--strategies", "rebase", "--widths", "2,3", "--questions", "2", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "best_of_n at width 3 is added" in done.stderr
+    table = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
+    assert [(row["strategy"], row["width"]) for row in table] == [("rebase", "2"), ("rebase", "3"), ("best_of_n", "3")]
+    widest = table[-1]
+    assert widest["bon_same_tokens"] == widest["weighted"]  # at its own tokens it is itself
+    (folder / "report.html").unlink()
+    again = subprocess.run([*SWEEP[:-1], "report", str(folder)], capture_output=True, text=True, check=True)
+    assert again.stdout == f"{folder / 'report.html'}\n"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    found = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert [one["name"] for one in found["runs"]] == ["rebase-2-seed0", "rebase-3-seed0", "best_of_n-3-seed0"]
+    assert [point["branches"] for point in found["curves"][0]] == [1, 2, 3]
+    assert found["curves"][0][-1]["generated_tokens"] == float(widest["generated_tokens"])
+    assert found["curves"][0][-1]["mean_kv_tokens"] == float(widest["mean_kv_tokens"])
+    assert found["curves"][0][-1]["accuracy"] == float(widest["weighted"])
+
+
 def test_bad_grids_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     for arguments, said in [
@@ -41,6 +64,7 @@ def test_bad_grids_are_refused_before_anything_is_made(tmp_path: Path) -> None:
         (["--widths", "4,0"], "search.width cannot be 0"),
         (["--seeds", "1,1"], "one of them was given twice"),
         (["--resume", str(tmp_path)], "is no sweep"),
+        (["--resume", str(tmp_path), "--questions", "3"], "leave --questions"),
     ]:
         if "--resume" not in arguments:
             arguments += ["--out", str(out)]

@@ -1,14 +1,17 @@
 import csv
 import io
 
-from palmette.report.grid import COLUMNS, as_csv, as_markdown, rows
+import pytest
+
+from palmette.report.grid import COLUMNS, as_csv, as_markdown, rows, setting
+from palmette.search.curve import Point
 from palmette.search.summary import Accuracy, Summary
 
 
 def summary(strategy: str, seed: int, correct: int, questions: int, kv: float) -> Summary:
     accuracy = Accuracy(correct, questions, {})
     return Summary(
-        config={"search": {"strategy": strategy, "width": 4}, "seed": seed},
+        config={"search": {"strategy": strategy, "width": 4, "vote": "weighted"}, "seed": seed},
         questions=questions,
         votes={"best": accuracy, "majority": accuracy, "weighted": accuracy},
         single=accuracy,
@@ -24,7 +27,7 @@ def summary(strategy: str, seed: int, correct: int, questions: int, kv: float) -
     )
 
 
-TABLE = rows([summary("beam", 0, 1, 10, 50), summary("rebase", 0, 4, 10, 80), summary("beam", 1, 9, 30, 70)])
+TABLE = rows([summary("beam", 0, 1, 10, 50), summary("rebase", 0, 4, 10, 80), summary("beam", 1, 9, 30, 70)], {})
 
 
 def test_seeds_are_pooled_by_their_questions() -> None:
@@ -37,10 +40,26 @@ def test_seeds_are_pooled_by_their_questions() -> None:
     assert rebase["best"] == 0.4
 
 
+def test_runs_that_differ_by_more_than_their_seeds_are_not_pooled() -> None:
+    one, other = summary("beam", 0, 1, 10, 50), summary("beam", 1, 1, 10, 50)
+    other.config["policy"] = {"model": "another"}
+    assert len(rows([one, other], {})) == 2
+
+
+def test_a_row_stands_beside_best_of_n_at_its_own_tokens() -> None:
+    run = summary("beam", 0, 1, 10, 50)
+    points = [Point(1, Accuracy(2, 10, {}), 50.0, 0.0), Point(2, Accuracy(4, 10, {}), 200.0, 0.0)]
+    (row,) = rows([run], {setting(run.config): points})
+    assert row.values["bon_same_tokens"] == pytest.approx(0.3)  # 100 lies midway between 50 and 200 by logarithm
+    (other,) = rows([run], {"another setting": points})
+    assert other.shown("bon_same_tokens") == ""
+
+
 def test_the_csv_has_every_column_and_the_markdown_those_people_compare() -> None:
     (first, _) = csv.DictReader(io.StringIO(as_csv(TABLE)))
     assert tuple(first) == COLUMNS
     assert float(first["best_low"]) < 0.25 < float(first["best_high"])
+    assert first["bon_same_tokens"] == ""  # no best_of_n run to measure with
     lines = as_markdown(TABLE).splitlines()
     assert lines[2].startswith("| beam | 4 | 0.250 | 0.250 |")
     assert len({line.count("|") for line in lines}) == 1

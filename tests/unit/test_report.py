@@ -17,12 +17,18 @@ from palmette.events import (
     WaveDone,
     read_events,
 )
+from palmette.report import compare as comparison
+from palmette.report.compare import Comparison, compare
 from palmette.report.page import write_page
-from palmette.report.story import run_story
 from palmette.report.table import summary_values
+from palmette.score.judge import MathJudge
+from palmette.search.referee import Referee
 from palmette.search.summary import Accuracy, summarize
+from palmette.tasks.task import Question
 
 HOSTILE = "</script><script>alert(1)</script>{{data}}{{script}}<img src=x onerror=alert(2)>\u2028"
+
+QUESTIONS = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
 
 
 def node(number: int, parent: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
@@ -41,8 +47,10 @@ def folder(tmp_path: Path) -> Path:
         log.write(QuestionStarted("a", "void", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "void", 0.1),), {}, 5, 5))
         log.write(QuestionStarted("a", HOSTILE, "4", 3, "d"))
-        log.write(WaveDone("a", 0, (node(1, 0, "x\n", 0.5), node(2, 0, HOSTILE, 0.9, finished=True)), {1: 1}, 5, 5))
-        log.write(WaveDone("a", 1, (node(3, 1, "y", 0.4, finished=True),), {}, 6, 6))
+        log.write(
+            WaveDone("a", 0, (node(1, 0, "x\n", 0.5), node(2, 0, HOSTILE, 0.9, finished=True)), {1: 1}, 5, 5, {1: 0})
+        )
+        log.write(WaveDone("a", 1, (node(3, 1, "=4", 0.4, finished=True),), {}, 6, 6))
         log.write(finished("a", "correct", {"correct": 1, "wrong": 1}, 20))
         log.write(QuestionStarted("b", "2+2", "4", 3, "d"))
         log.write(WaveDone("b", 0, (node(1, 0, "y", 0.4, finished=True),), {}, 6, 6))
@@ -51,6 +59,11 @@ def folder(tmp_path: Path) -> Path:
         log.write(Session(1.5, 5, 2, 1, 64))
         log.write(QuestionStarted("c", "unfinished", "4", 3, "d"))
     return tmp_path
+
+
+@pytest.fixture
+def compared(folder: Path) -> Comparison:
+    return compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS))
 
 
 def test_a_summary_adds_up_to_hand_worked_numbers(folder: Path) -> None:
@@ -74,25 +87,68 @@ def test_a_run_without_its_first_event_is_refused() -> None:
         summarize([])
 
 
-def test_a_story_keeps_the_last_attempt_of_a_question_and_ranks_its_solutions(folder: Path) -> None:
-    story = run_story(folder)["stories"][0]
-    assert [solution["node"] for solution in story["solutions"]] == [2, 3]
-    assert story["solutions"][1]["steps"] == [("x\n", 0.5), ("y", 0.4)]
-    assert story["solutions"][1]["score"] == pytest.approx(0.2)
-    assert len(run_story(folder)["stories"]) == 2
+def test_a_story_tells_the_last_attempt_wave_by_wave(compared: Comparison) -> None:
+    (run,) = compared.stories
+    story, other = run["stories"]
+    assert (story["parents"], story["tokens"], story["scores"]) == ([0, 0, 1], [2, 2, 2], [0.5, 0.9, 0.4])
+    assert story["texts"] == ["x\n", HOSTILE, "=4"]
+    assert (story["finished"], story["stopped"]) == ([2, 3], [])
+    first, second = story["waves"]
+    assert (first["nodes"], first["children"], first["clusters"]) == (2, [(1, 1)], [(1, 0)])
+    assert (first["kv"], first["shared"]) == (5, 3)  # the prompt lies on both paths
+    assert (second["nodes"], second["children"], second["shared"]) == (1, [], 0)
+    assert len(other["waves"]) == 1
 
 
-def test_model_text_stands_in_the_page_as_data_only(folder: Path) -> None:
-    text = write_page([folder], folder / "page.html").read_text(encoding="utf-8")
+def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Comparison) -> None:
+    story = compared.stories[0]["stories"][0]
+    hostile, (leaf, answer, weight, candidate) = story["ballots"]
+    assert (hostile[0], story["outcomes"][hostile[3]]) == (2, "wrong")
+    assert (leaf, answer, weight) == (3, "4", pytest.approx(0.2))
+    assert story["outcomes"][candidate] == "correct"
+
+
+def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
+    story = compare([folder], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"][0]
+    assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
+    assert story["choices"]["best"] == ["4", "correct"]
+
+
+def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config.model_validate({"search": {"depth": 1}}).model_dump(mode="json")))
+        log.write(QuestionStarted("a", "2+2", "4", 3, "d"))
+        log.write(WaveDone("a", 0, (node(1, 0, "x", 0.5),), {}, 5, 5))
+        log.write(finished("a", "unparseable", {"unparseable": 1}, 5))
+    assert compare([tmp_path], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"][0]["stopped"] == [1]
+
+
+def test_trees_are_left_out_when_the_page_would_grow_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = len(json.dumps(compare([folder], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"]))
+    monkeypatch.setattr(comparison, "MOST_BYTES", whole - 100)
+    (run,) = compare([folder], lambda config: Referee(MathJudge(5), [])).stories
+    assert (len(run["stories"]), run["results"]["questions"]) == (1, 2)
+
+
+def test_best_of_n_comes_from_the_widest_run_that_was_judged_again(folder: Path, compared: Comparison) -> None:
+    (points,) = compared.curves.values()
+    assert [point.branches for point in points] == [1, 2, 4, 8, 16]  # the folder's config has the default width
+    gone = compare([folder], lambda config: Referee(MathJudge(5), []))
+    assert not gone.curves
+    assert gone.rows[0].values["bon_same_tokens"] is None
+
+
+def test_model_text_stands_in_the_page_as_data_only(folder: Path, compared: Comparison) -> None:
+    text = write_page(compared, folder / "page.html").read_text(encoding="utf-8")
     assert len(re.findall(r"<script", text)) == 2  # the data and our own
     assert "<img" not in text
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
     assert data
-    assert json.loads(data[1])[0]["stories"][0]["prompt"] == HOSTILE
+    assert json.loads(data[1])["runs"][0]["stories"][0]["prompt"] == HOSTILE
 
 
-def test_the_page_allows_no_script_but_its_own_and_no_network(folder: Path) -> None:
-    text = write_page([folder], folder / "page.html").read_text(encoding="utf-8")
+def test_the_page_allows_no_script_but_its_own_and_no_network(folder: Path, compared: Comparison) -> None:
+    text = write_page(compared, folder / "page.html").read_text(encoding="utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
     assert re.fullmatch(
@@ -101,13 +157,13 @@ def test_the_page_allows_no_script_but_its_own_and_no_network(folder: Path) -> N
     assert not re.findall(r'(?:src|href)="', text)
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(compared: Comparison, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot write the report"):
-        write_page([folder], tmp_path / "missing" / "page.html")
+        write_page(compared, tmp_path / "missing" / "page.html")
     with pytest.raises(RunError, match="cannot write the report"):
-        write_page([folder], tmp_path / ("x" * 300))
+        write_page(compared, tmp_path / ("x" * 300))
     with pytest.raises(ConfigError, match="name a file"):
-        write_page([folder], Path("/"))
+        write_page(compared, Path("/"))
     assert not list(tmp_path.glob(".report*"))
 
 

@@ -2,46 +2,73 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from palmette.search.curve import Point, at_tokens
 from palmette.search.summary import Accuracy, Summary
 
 VOTES = ("best", "majority", "weighted")
 COLUMNS = (
     "strategy", "width", "seeds", "questions",
     *(f"{vote}{part}" for vote in VOTES for part in ("", "_low", "_high")),
-    "single", "any", "generated_tokens", "mean_kv_tokens", "peak_kv_tokens", "mean_kv_bytes", "peak_kv_bytes",
-    "policy_calls", "reward_calls", "seconds", "questions_per_second",
+    "single", "any", "bon_same_tokens", "generated_tokens", "mean_kv_tokens", "peak_kv_tokens",
+    "peak_separate_kv_tokens", "mean_kv_bytes", "peak_kv_bytes", "policy_calls", "reward_calls", "seconds",
+    "questions_per_second",
 )  # fmt: skip
 SHOWN = {
-    "strategy": "strategy", "width": "width", "single": "alone", "best": "best", "majority": "majority",
-    "weighted": "weighted", "generated_tokens": "tokens", "mean_kv_tokens": "KV", "peak_kv_tokens": "peak",
-    "questions_per_second": "q/s",
+    "strategy": "strategy", "width": "width", "single": "one leaf", "best": "best", "majority": "majority",
+    "weighted": "weighted", "bon_same_tokens": "BoN", "generated_tokens": "tokens", "mean_kv_tokens": "KV",
+    "peak_kv_tokens": "peak",
 }  # fmt: skip
+CAPTION = (
+    "accuracy: one leaf, each vote, best_of_n at the row's tokens (BoN, blank\n"
+    "beyond its range); tokens written, KV tokens held (mean, peak)"
+)
+_SHARED = ("depth", "step_tokens", "total_tokens", "fold", "vote")
+Curves = Mapping[str, Sequence[Point]]
+"""Best-of-N at every smaller N, by what its runs share with others (`setting`)."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One strategy at one width: every column's value."""
 
-    values: dict[str, float | str]
+    values: dict[str, float | str | None]
+    vote: str
 
     def shown(self, column: str) -> str:
         """Return a value as tables show it."""
         value = self.values[column]
+        if value is None:
+            return ""
         if isinstance(value, str) or column in ("width", "seeds", "questions"):
             return str(value)
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+        if abs(value) < 10:
+            return f"{value:.3f}"
+        return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.1f}k"
+
+    @property
+    def name(self) -> str:
+        """Return strategy and width in one."""
+        return f"{self.values['strategy']} {self.values['width']}"
 
 
-def rows(summaries: Iterable[Summary]) -> list[Row]:
-    """Pool the runs of each strategy at each width, in the order they come in."""
-    groups: dict[tuple[str, int], list[Summary]] = {}
+def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
+    """Pool the runs that differ by their seeds alone, in the order they come in."""
+    groups: dict[str, list[Summary]] = {}
     for summary in summaries:
-        search = summary.config["search"]
-        groups.setdefault((str(search["strategy"]), int(search["width"])), []).append(summary)
-    return [_row(strategy, width, group) for (strategy, width), group in groups.items()]
+        same = {key: value for key, value in summary.config.items() if key not in ("seed", "out")}
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(summary)
+    return [_row(group, curves.get(setting(group[0].config), ())) for group in groups.values()]
+
+
+def setting(config: Mapping[str, Any]) -> str:
+    """Return what runs must share for best_of_n to be a fair measure: task, models, limits, fold and vote."""
+    search = {key: value for key, value in config["search"].items() if key in _SHARED}
+    return json.dumps([search, *(config.get(part) for part in ("task", "policy", "reward"))], sort_keys=True)
 
 
 def as_csv(table: Iterable[Row]) -> str:
@@ -60,7 +87,8 @@ def as_markdown(table: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(strategy: str, width: int, group: list[Summary]) -> Row:
+def _row(group: list[Summary], points: Sequence[Point]) -> Row:
+    search = group[0].config["search"]
     questions = sum(summary.questions for summary in group)
     seconds = sum(summary.seconds for summary in group)
     bytes_per_token = max(summary.kv_bytes_per_token for summary in group)
@@ -70,16 +98,19 @@ def _row(strategy: str, width: int, group: list[Summary]) -> Row:
 
     kv_tokens = mean(lambda summary: summary.mean_kv_tokens)
     peak = max(summary.peak_kv_tokens for summary in group)
-    values: dict[str, float | str] = {
-        "strategy": strategy,
-        "width": width,
+    generated_tokens = mean(lambda summary: summary.generated_tokens)
+    values: dict[str, float | str | None] = {
+        "strategy": str(search["strategy"]),
+        "width": int(search["width"]),
         "seeds": len(group),
         "questions": questions,
         "single": _pool([summary.single for summary in group]).share,
         "any": _pool([summary.any_leaf for summary in group]).share,
-        "generated_tokens": mean(lambda summary: summary.generated_tokens),
+        "bon_same_tokens": at_tokens(points, generated_tokens),
+        "generated_tokens": generated_tokens,
         "mean_kv_tokens": kv_tokens,
         "peak_kv_tokens": peak,
+        "peak_separate_kv_tokens": max(summary.peak_separate_kv_tokens for summary in group),
         "mean_kv_bytes": kv_tokens * bytes_per_token,
         "peak_kv_bytes": peak * bytes_per_token,
         "policy_calls": sum(summary.policy_calls for summary in group),
@@ -90,7 +121,7 @@ def _row(strategy: str, width: int, group: list[Summary]) -> Row:
     for vote in VOTES:
         pooled = _pool([summary.votes[vote] for summary in group if vote in summary.votes])
         values |= {vote: pooled.share, f"{vote}_low": pooled.interval[0], f"{vote}_high": pooled.interval[1]}
-    return Row(values)
+    return Row(values, str(search["vote"]))
 
 
 def _pool(parts: list[Accuracy]) -> Accuracy:

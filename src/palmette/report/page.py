@@ -4,24 +4,31 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 from palmette.errors import ConfigError, RunError
-from palmette.report.story import run_story
+from palmette.report.compare import Comparison, curve_values
+
+SCRIPTS = ("page.js", "plot.js", "forest.js", "canvas.js", "tree.js", "explore.js", "start.js")
 
 
-def write_page(folders: Sequence[Path], path: Path) -> Path:
-    """Write the page about these runs and return its path; a page that was there stays whole until the new one is."""
-    data = json.dumps([run_story(folder) for folder in folders], separators=(",", ":"), allow_nan=False)
+def write_page(compared: Comparison, path: Path) -> Path:
+    """Write the page about some runs and return its path; a page that was there stays whole until the new one is."""
+    values = {
+        "runs": compared.stories,
+        "rows": [{**row.values, "vote": row.vote} for row in compared.rows],
+        "curves": [curve_values(points) for points in compared.curves.values()],
+    }
+    data = json.dumps(values, separators=(",", ":"), allow_nan=False)
     source = files("palmette.report")
-    script = source.joinpath("page.js").read_text(encoding="utf-8")
+    script = "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = source.joinpath("page.html").read_text(encoding="utf-8")
     # The data goes in last and holds no "<": no text of a model can end its element or be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
+    page = page.replace("{{style}}", source.joinpath("page.css").read_text(encoding="utf-8"))
     page = page.replace("{{data}}", data.replace("<", "\\u003c"))
     if not path.name:
         raise ConfigError(f"cannot write the report to {str(path)!r}: name a file, for example report.html")

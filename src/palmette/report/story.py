@@ -1,52 +1,79 @@
-"""From a run's events to what its page shows."""
+"""From a question's events to its tree as the page draws it."""
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from palmette.config import Fold, check_config
-from palmette.events import FILE_NAME, read_events
-from palmette.report.table import summary_values
-from palmette.search.answer import fold
-from palmette.search.replay import Replay, replay
-from palmette.search.summary import summarize
-from palmette.tree import Tree
-
-MOST_QUESTIONS = 200
-MOST_SOLUTIONS = 6
+from palmette.config import SearchSettings
+from palmette.events import WaveDone
+from palmette.search.referee import Referee
+from palmette.search.replay import Replay
 
 
-def run_story(folder: Path) -> dict[str, Any]:
-    """Return a run as JSON values: its summary, and its first finished questions with their best solutions."""
-    events = list(read_events(folder))
-    values = summary_values(summarize(events))
-    how = check_config(values["config"], {}, str(folder / FILE_NAME)).search.fold
-    told = [one for one in replay(events).values() if one.finished]
-    values["name"] = folder.name
-    values["stories"] = [_question(one, how) for one in told[:MOST_QUESTIONS]]
-    return values
-
-
-def _question(one: Replay, how: Fold) -> dict[str, Any]:
+def question_story(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+    """Return a finished question as JSON values. Lists named for nodes leave out node 0, the prompt."""
     assert one.finished is not None
-    leaves = one.tree.leaves()
-    solutions = sorted((_solution(one.tree, leaf, how) for leaf in leaves), key=lambda solution: -solution["score"])
+    nodes = one.tree.nodes[1:]
     return {
         "id": one.started.question,
         "prompt": one.started.prompt,
         "reference": one.started.reference,
+        "prompt_tokens": one.started.prompt_tokens,
+        "parents": [node.parent for node in nodes],
+        "tokens": [len(node.tokens) for node in nodes],
+        "texts": [node.text for node in nodes],
+        "scores": [node.score for node in nodes],
+        "finished": [node.id for node in nodes if node.finished],
+        "stopped": _stopped(one, settings),
+        "waves": [_wave(one, wave) for wave in one.waves],
         "choices": {vote: [choice.answer, choice.outcome] for vote, choice in one.finished.choices.items()},
-        "tokens": one.finished.generated_tokens,
-        "kv": one.finished.peak_kv_tokens,
-        "unshared": one.finished.peak_separate_kv_tokens,
-        "leaves": len(leaves),
-        "solutions": solutions[:MOST_SOLUTIONS],
+        "generated_tokens": one.finished.generated_tokens,
+        **_votes(one, settings, referee),
     }
 
 
-def _solution(tree: Tree, leaf: int, how: Fold) -> dict[str, Any]:
+def _stopped(one: Replay, settings: SearchSettings) -> list[int]:
+    """Return the leaves that a limit ended, not the strategy."""
+    found = []
+    for leaf in one.tree.leaves():
+        node = one.tree.nodes[leaf]
+        spent = sum(len(step.tokens) for step in one.tree.steps(leaf))
+        if not node.finished and (node.depth >= settings.depth or spent >= settings.total_tokens):
+            found.append(leaf)
+    return found
+
+
+def _wave(one: Replay, wave: WaveDone) -> dict[str, Any]:
+    """Return the KV tokens of a wave's paths: all of them once each, those on two paths or more, those with copies."""
     return {
-        "node": leaf,
-        "finished": tree.nodes[leaf].finished,
-        "score": fold(tree.scores(leaf), how),
-        "steps": [(step.text, step.score) for step in tree.steps(leaf)],
+        "nodes": len(wave.nodes),
+        "children": _pairs(wave.children),
+        "clusters": _pairs(wave.clusters),
+        "kv": wave.kv_tokens,
+        "shared": one.tree.shared_tokens([node.id for node in wave.nodes]),
+        "separate": wave.separate_kv_tokens,
     }
+
+
+def _votes(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+    """Return a ballot as leaf, answer, weight and candidate; a candidate as its answer's outcome.
+
+    Where the question is gone that is what the run recorded of elected answers, None for others.
+    """
+    cast = referee.ballots(one, settings.fold)
+    candidates: dict[str, str] = {}
+    for ballot in cast:
+        candidates.setdefault(ballot.canonical, ballot.answer)
+    places = {canonical: place for place, canonical in enumerate(candidates)}
+    assert one.finished is not None
+    recorded = {choice.answer: choice.outcome for choice in one.finished.choices.values()}
+    judged = referee.knows(one)
+    return {
+        "ballots": [[ballot.leaf, ballot.answer, ballot.score, places[ballot.canonical]] for ballot in cast],
+        "outcomes": [
+            referee.outcome(one, answer) if judged else recorded.get(answer) for answer in candidates.values()
+        ],
+    }
+
+
+def _pairs(values: Mapping[int, int]) -> list[tuple[int, int]]:
+    return list(values.items())

@@ -37,9 +37,9 @@ def summary_values(summary: Summary) -> dict[str, Any]:
     return {
         "results": {
             "questions": summary.questions,
-            "votes": {vote: _values(accuracy) for vote, accuracy in summary.votes.items()},
-            "single": _values(summary.single),
-            "any": _values(summary.any_leaf),
+            "votes": {vote: accuracy_values(accuracy) for vote, accuracy in summary.votes.items()},
+            "single": accuracy_values(summary.single),
+            "any": accuracy_values(summary.any_leaf),
             "generated_tokens": summary.generated_tokens,
             "mean_kv_tokens": summary.mean_kv_tokens,
             "peak_kv_tokens": summary.peak_kv_tokens,
@@ -55,11 +55,12 @@ def summary_values(summary: Summary) -> dict[str, Any]:
     }
 
 
+def accuracy_values(accuracy: Accuracy) -> dict[str, Any]:
+    """Return an accuracy as JSON values, with its interval."""
+    low, high = accuracy.interval
+    return {"accuracy": accuracy.share, "low": low, "high": high, "outcomes": accuracy.outcomes}
+
+
 def _shares(accuracy: Accuracy) -> tuple[str, str]:
     low, high = accuracy.interval
     return f"{accuracy.share:.3f}", f"{low:.3f} - {high:.3f}"
-
-
-def _values(accuracy: Accuracy) -> dict[str, Any]:
-    low, high = accuracy.interval
-    return {"accuracy": accuracy.share, "low": low, "high": high, "outcomes": accuracy.outcomes}

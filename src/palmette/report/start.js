@@ -1,0 +1,109 @@
+// The parts beside the tree that follow its columns, and every event of the page.
+function showLegend() {
+  const { tree } = explorer, hasClusters = tree.cluster.some((label) => label >= 0);
+  const sign = (kind, color, hollow) => {
+    const svg = drawing("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true" });
+    const shape = kind === "bar" ? "M5 1h2.5v10h-2.5z" : markPath(kind, 6, 6, kind === "disc" && hollow ? 3 : 4);
+    svg.append(drawing("path", { d: shape, fill: hollow ? "none" : color, stroke: color, "stroke-width": hollow ? 1.5 : 0 }));
+    return svg;
+  };
+  const entries = [["grows on", sign("disc", "var(--leaf)")], ["pruned", sign("disc", "var(--soft)", true)], ["finished, right", sign("square", "var(--leaf)")], ["finished, wrong", sign("square", "var(--bad)", true)]];
+  if (tree.end.includes(UNJUDGED)) entries.push(["finished, not judged again", sign("square", "var(--ink)")]);
+  if (explorer.story.stopped.length) entries.push(["stopped at a limit", sign("bar", "var(--soft)")]);
+  if (hasClusters) entries.push(["clusters A, B, C … anew in each wave", sign("disc", "var(--c0)")]);
+  byId("legend").replaceChildren(...entries.map(([name, svg]) => {
+    const entry = element("span");
+    entry.append(svg, name);
+    return entry;
+  }));
+}
+
+// The thumb's middle stands on its wave's column.
+function placeSlider() {
+  const slider = byId("wave"), thumb = 18;
+  slider.style.marginLeft = `${view.left - thumb / 2}px`;
+  slider.style.width = `${view.columnWidth * Math.max(1, explorer.story.waves.length) + thumb}px`;
+}
+
+function drawKv() {
+  const canvas = byId("kv"), pen = canvas.getContext("2d"), { waves } = explorer.story, high = 104, floor = high - 20, colors = view.colors;
+  if (canvas.style.width !== `${view.width}px`) sharpen(canvas, pen, view.width, high);
+  pen.clearRect(0, 0, view.width, high);
+  const most = Math.max(1, ...waves.map((wave) => wave.separate)), scale = (floor - 18) / most;
+  const wide = Math.max(2, Math.min(26, view.columnWidth * 0.62)), every = Math.ceil(24 / view.columnWidth);
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillStyle = colors.soft;
+  pen.fillText("KV tokens", 0, 11);
+  pen.fillStyle = colors.line;
+  pen.fillRect(0, floor, view.width, 1);
+  waves.forEach((wave, place) => {
+    const x = view.left + (place + 1) * view.columnWidth, isShown = place + 1 === explorer.wave;
+    pen.globalAlpha = isShown ? 1 : 0.5;
+    pen.fillStyle = colors.alone;
+    pen.fillRect(x - wide / 2, floor - wave.kv * scale, wide, wave.kv * scale);
+    pen.fillStyle = colors.shared;
+    pen.fillRect(x - wide / 2, floor - wave.shared * scale, wide, wave.shared * scale);
+    pen.strokeStyle = colors.soft;
+    pen.strokeRect(x - wide / 2 - 0.5, floor - wave.separate * scale - 0.5, wide + 1, wave.separate * scale);
+    pen.globalAlpha = 1;
+    pen.fillStyle = isShown ? colors.ink : colors.soft;
+    pen.textAlign = "center";
+    const near = Math.abs(place + 1 - explorer.wave) < every;
+    if (isShown || (!near && (place + 1) % every === 0)) pen.fillText(String(place + 1), x, high - 5);
+    pen.textAlign = "left";
+  });
+}
+
+const KEYS = {
+  ArrowLeft: () => pick(Math.max(0, explorer.tree.parent[view.picked])),
+  ArrowRight: () => {
+    const child = explorer.tree.first[view.picked];
+    if (child >= 0 && explorer.tree.column[child] <= explorer.wave) pick(child);
+  },
+  ArrowUp: () => pick(neighbor(explorer.tree, view.picked, -1)),
+  ArrowDown: () => pick(neighbor(explorer.tree, view.picked, 1)),
+  PageUp: () => goToWave(explorer.wave - 1),
+  PageDown: () => goToWave(explorer.wave + 1),
+  Home: () => pick(0),
+  End: () => { view.wanted = elected() ?? 0; goToWave(explorer.story.waves.length); pick(view.wanted); },
+  "+": () => view.zoomBy(1.6),
+  "=": () => view.zoomBy(1.6),
+  "-": () => view.zoomBy(1 / 1.6),
+  0: () => view.zoomBy(0),
+};
+
+byId("view").addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+  event.preventDefault();
+  KEYS[event.key]();
+});
+byId("run").addEventListener("change", (event) => showRun(event.target.value));
+byId("question").addEventListener("change", (event) => showQuestion(Number(event.target.value)));
+byId("previous").addEventListener("click", () => showQuestion(explorer.index - 1));
+byId("next").addEventListener("click", () => showQuestion(explorer.index + 1));
+byId("wave").addEventListener("input", (event) => goToWave(Number(event.target.value)));
+byId("in").addEventListener("click", () => view.zoomBy(1.6));
+byId("out").addEventListener("click", () => view.zoomBy(1 / 1.6));
+byId("fit").addEventListener("click", () => view.zoomBy(0));
+byId("kv").addEventListener("click", (event) => goToWave(Math.round((event.offsetX - view.left) / view.columnWidth)));
+
+function again() {
+  if (explorer.tree) {
+    view.measure();
+    placeSlider();
+    drawKv();
+  }
+  showPlots();
+}
+let shownWidth = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== shownWidth) again();  // A phone's address bar changes the height alone while one scrolls.
+  shownWidth = innerWidth;
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+
+showHeader();
+showTable();
+showPlots();
+runs.forEach((run, place) => byId("run").append(new Option(runLabel(run), place)));
+showRun(0);

@@ -1,0 +1,213 @@
+"""The page in a real browser: nothing a model writes can run, and all of it can be reached by keyboard."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palmette.config import Config
+from palmette.events import (
+    Chosen,
+    EventLog,
+    NodeRecord,
+    QuestionFinished,
+    QuestionStarted,
+    RunStarted,
+    Session,
+    WaveDone,
+)
+from palmette.report.compare import compare
+from palmette.report.page import write_page
+from palmette.score.judge import MathJudge
+from palmette.search.referee import Referee
+from palmette.tasks.task import Question
+from tests.real.chromium import Page, find_chromium
+
+BINARY = find_chromium()
+pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine: apt-get install chromium")
+
+SCRIPT = "<script>window.pwned=1</script>"
+BREAKOUT = "</script><img src=x onerror=window.pwned=2><svg onload=window.pwned=3>"
+WIDE = "w" * 400
+PROMPT = f"{SCRIPT} {BREAKOUT} javascript:window.pwned=4 {WIDE} {{{{script}}}}"
+ANSWER = "<b onmouseover=window.pwned=5>4</b>"
+SIZES = [(1280, 900), (390, 844)]
+
+
+def step(number: int, parent: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
+    return NodeRecord(number, parent, (1,) * 4, text, (-0.1,) * 4, finished, score)
+
+
+def write_run(folder: Path, strategy: str, width: int) -> Path:
+    """Two waves: 1 and 2 live on, 3 is pruned; 4 and 5 finish below 1, 6 below 2."""
+    folder.mkdir()
+    search = {"strategy": strategy, "width": width}
+    config = Config.model_validate({"search": search, "policy": {"model": BREAKOUT}, "reward": {"model": SCRIPT}})
+    first = (step(1, 0, f"{SCRIPT}\n", 0.9), step(2, 0, f"{BREAKOUT}\n", 0.8), step(3, 0, f"{WIDE}\n", 0.1))
+    last = (
+        step(4, 1, f"\\boxed{{{ANSWER}}}", 0.9, finished=True),
+        step(5, 1, "= 4", 0.7, finished=True),
+        step(6, 2, "= 4", 0.9, finished=True),
+    )
+    chosen = {"best": Chosen(ANSWER, "wrong"), "majority": Chosen("4", "correct"), "weighted": Chosen("4", "correct")}
+    with EventLog(folder) as log:
+        log.write(RunStarted("0", config.model_dump(mode="json")))
+        for question in ("a", "b"):
+            log.write(QuestionStarted(question, PROMPT, "4", 10, "d"))
+            log.write(WaveDone(question, 0, first, {1: 2, 2: 1}, 22, 42, {1: 0, 2: 1, 3: 0}))
+            log.write(WaveDone(question, 1, last, {}, 30, 54))
+            log.write(QuestionFinished(question, chosen, {"correct": 2, "wrong": 1}, 24, 26.0, 30, 54, 2))
+        log.write(Session(1.0, 2, 2, 2, 64))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    names = [("rebase-<img src=x onerror=window.pwned=6>", "rebase", 3), ("bon", "best_of_n", 3)]
+    runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
+    asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
+    return write_page(compare(runs, lambda config: Referee(MathJudge(5), asked)), folder / "report.html")
+
+
+@pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")
+def page(path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    assert BINARY
+    with Page(BINARY, *request.param) as opened:
+        opened.open(path)
+        yield opened
+        assert not opened.errors
+        assert [url for url in opened.requests if not url.startswith("file://")] == []
+
+
+def text(page: Page, name: str) -> Any:
+    return page.run(f'document.getElementById("{name}").textContent')
+
+
+def focus(page: Page, name: str) -> None:
+    page.run(f'document.getElementById("{name}").focus()')
+
+
+def test_hostile_text_is_shown_and_never_run(page: Page) -> None:
+    assert text(page, "prompt") == PROMPT
+    focus(page, "view")
+    for key, shown in [("Home", PROMPT), ("ArrowRight", SCRIPT), ("ArrowDown", BREAKOUT)]:
+        page.press(key)
+        assert shown in text(page, "path")
+    assert ANSWER in text(page, "votes")
+    assert "onerror=window.pwned=6" in text(page, "run")
+    assert BREAKOUT in text(page, "settings")
+    assert page.run("window.pwned") is None
+    assert page.run('document.querySelectorAll("main script, img, svg[onload], b").length') == 0
+
+
+def test_the_page_itself_never_scrolls_sideways(page: Page) -> None:
+    focus(page, "view")
+    page.run('document.getElementById("settings").open = true')
+    for key in ("Home", "ArrowRight", "ArrowDown", "ArrowDown"):  # as far as the widest step
+        page.press(key)
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert WIDE in text(page, "path")
+
+
+def test_the_slider_goes_back_to_what_each_wave_saw(page: Page) -> None:
+    assert text(page, "wave-name") == "Wave 2 of 2"
+    assert "3 steps added: none granted children, 3 finished" in text(page, "wave-line")
+    focus(page, "wave")
+    page.press("ArrowLeft")
+    assert text(page, "wave-name") == "Wave 1 of 2"
+    assert "2 of them granted 3 children, 1 pruned; 2 clusters" in text(page, "wave-line")
+    figures = [int(number) for number in re.findall(r"\d+", text(page, "kv-line"))]
+    assert figures == [22, 10, 12, 42]  # all once, the prompt shared by three paths, the steps, three copies
+    assert page.run('document.getElementById("wave").getAttribute("aria-valuetext")').startswith("Wave 1 of 2")
+    page.press("ArrowLeft")
+    assert text(page, "wave-line") == "The prompt is granted 3 children."
+    assert text(page, "node-name") == "Prompt"  # what was selected has not grown yet
+
+
+def test_arrow_keys_walk_the_tree_and_tell_each_node(page: Page) -> None:
+    focus(page, "view")
+    walk = [
+        ("Home", "Prompt", "the prompt"),
+        ("ArrowRight", "Node 1", "on a path that finished · wave 1 · path score 0.900 (prod) · cluster A"),
+        ("ArrowDown", "Node 2", "cluster B"),
+        ("ArrowDown", "Node 3", "pruned"),
+        ("ArrowUp", "Node 2", "on a path that finished"),
+        ("ArrowRight", "Node 6", "finished · wave 2 · path score 0.720 (prod) · answer 4, right"),
+        ("PageUp", "Node 2", "granted 1 child"),
+        ("PageDown", "Node 6", "finished"),
+        ("ArrowLeft", "Node 2", "cluster B"),
+        ("End", "Node 6", "answer 4, right"),  # 0.63 + 0.72 for 4 against 0.81: its best leaf
+    ]
+    for key, name, told in walk:
+        page.press(key)
+        assert (text(page, "node-name"), told in text(page, "node-line")) == (name, True), key
+    before = page.run("view.rowHeight")
+    page.press("-")
+    assert page.run("view.rowHeight") <= before
+
+
+def test_every_control_can_be_reached_with_a_visible_focus(page: Page) -> None:
+    reached = set()
+    for _ in range(60):
+        page.press("Tab")
+        name = page.run("document.activeElement.id")
+        reached.add(name)
+        style = "getComputedStyle(document.activeElement)"
+        if name in ("run", "question", "next", "wave", "view"):
+            assert page.run(f"{style}.outlineStyle") == "solid"
+    assert {"run", "question", "next", "wave", "view", "in", "out", "fit", "table", "votes"} <= reached
+
+
+def test_a_click_selects_and_another_question_can_be_chosen(page: Page) -> None:
+    page.run('document.getElementById("canvas").scrollIntoView()')
+    x, y = page.run(
+        "(() => { const r = view.canvas.getBoundingClientRect(); return [r.x + view.x(5), r.y + view.y(5)] })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    assert text(page, "node-name") == "Node 5"
+    page.run('document.getElementById("next").click()')
+    assert page.run("explorer.index") == 1
+    assert page.run('document.getElementById("next").disabled') is True
+    page.run('document.querySelector("#votes .chips button").click()')
+    assert text(page, "node-name").startswith("Node")
+
+
+def test_the_vote_adds_up_as_it_did_in_the_run(page: Page) -> None:
+    assert "4 won and is right" in text(page, "vote-line")
+    lines = page.run('[...document.querySelectorAll("#votes tbody tr")].map((row) => row.textContent)')
+    assert "1.350" in lines[0] and "✓ right" in lines[0]  # 0.9 x 0.7 + 0.8 x 0.9
+    assert "0.810" in lines[1] and "✗ unparseable" in lines[1]
+
+
+def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) -> None:
+    told = page.run(
+        '[...document.querySelectorAll("#plot-tokens .point")].map((one) => one.getAttribute("aria-label"))'
+    )
+    assert [label.split(":")[0] for label in told] == ["best of 1", "best of 2", "best of 3", "rebase 3", "best_of_n 3"]
+    page.run('document.querySelectorAll("#plot-tokens .point")[3].focus()')
+    assert "rebase 3: accuracy 1.000" in text(page, "plot-tokens")
+
+
+def test_a_run_that_has_finished_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
+    assert BINARY
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(5), [])), tmp_path / "report.html")
+    with Page(BINARY) as page:
+        page.open(path)
+        assert text(page, "title") == "best_of_n at width 16"
+        assert page.run('document.getElementById("explorer").hidden') is True
+        assert not page.errors
+
+
+def test_dark_and_light_colors_both_reach_the_canvas(page: Page) -> None:
+    seen = set()
+    for theme in ("light", "dark"):
+        page.theme(theme)
+        page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        seen.add(page.run("view.colors.ink"))
+    assert len(seen) == 2
