@@ -16,7 +16,7 @@ from recipes.seedling.reward import auc, sample_solutions, step_scores, train_re
 UPDATES = 7000
 RIPENING = 6000
 SAMPLES = 24_000
-EPOCHS = 2
+REWARD_UPDATES = 2400
 SEED = 0
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--ripening", type=int, default=RIPENING)
     parser.add_argument("--samples", type=int, default=SAMPLES)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--reward-updates", type=int, default=REWARD_UPDATES)
     parser.add_argument("--keep-policy", action="store_true", help="train only the reward model")
     options = parser.parse_args()
     torch.set_num_threads(1)  # Sums depend on the number of threads: one gives the shipped weights on any machine.
@@ -48,7 +48,7 @@ def main() -> None:
         train = sample_solutions(policy, tokenizer, "train", options.samples, SEED + 2)
         ripe = ripening.result()
     print(f"ripe copy and samples: done after {(time.monotonic() - begun) / 60:.1f} min", flush=True)
-    reward = train_reward(ripe, tokenizer, train, options.epochs, SEED)
+    reward = train_reward(ripe, tokenizer, train, options.reward_updates, SEED)
     reward.save_pretrained(options.out / "seedling-prm")
     tokenizer.save_pretrained(options.out / "seedling-prm")
     scores, labels = step_scores(reward, tokenizer, test)
