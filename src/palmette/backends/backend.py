@@ -12,13 +12,17 @@ __all__ = ["Backend", "Expansion", "Finish", "Message", "Step"]
 
 @dataclass(frozen=True)
 class Expansion:
-    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers."""
+    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers.
+
+    `node` is the id that the child will have, None where nothing will be grown from it.
+    """
 
     question: str
     parent: int
     prefix: tuple[int, ...]
     seed: int
     max_tokens: int
+    node: int | None = None
 
 
 @dataclass(frozen=True)

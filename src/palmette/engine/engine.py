@@ -1,0 +1,154 @@
+"""Continuous decoding of many steps at once: one tick forwards, samples and appends for every row in its place.
+
+Shapes: R rows, P pieces, V vocabulary.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+
+from palmette.engine.kv_pool import BLOCK_TOKENS, PoolFull
+from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import Piece, TreeModel
+from palmette.errors import BackendError
+
+PREFILL_TOKENS = 2048
+"""The most tokens of a tick that are not the next of a running row."""
+
+Ending = TypeVar("Ending")
+
+
+@dataclass
+class Row(Generic[Ending]):
+    """One step while it is written into `node`, a child of what it continues. `ending` is set when it is done."""
+
+    node: CacheNode
+    seed: int
+    logprobs: list[float] = field(default_factory=list)
+    ending: Ending | None = None
+
+    def tip(self) -> CacheNode:
+        """Return the node whose last token the next one follows."""
+        if self.node.tokens:
+            return self.node
+        assert self.node.parent is not None
+        return self.node.parent
+
+
+class Engine:
+    """Writes rows in `places` places; a row that ends leaves its place to the next one in the same tick.
+
+    The same row gets the same tokens whatever runs beside it (CPU, float32), evicted or not.
+    """
+
+    def __init__(self, model: TreeModel, sampling: Sampling, *, places: int) -> None:
+        self._model = model
+        self._sampling = sampling
+        self._places = places
+
+    @torch.inference_mode()
+    def write(self, rows: Sequence[Row[Ending]], ended: Callable[[Row[Ending]], Ending | None]) -> None:
+        """Write every row until `ended` names its ending; it is asked after each token."""
+        waiting = deque(rows)
+        running: list[Row[Ending]] = []
+        crowded = False
+        while waiting or running:
+            while waiting and len(running) < self._places and not (crowded and running):
+                running.append(waiting.popleft())
+            pieces = self._reserved(running, waiting)
+            crowded = len(running) < self._places and bool(waiting)
+            logits_PV = self._model.run(list(pieces.values()))
+            if not bool(torch.isfinite(logits_PV).all()):
+                raise BackendError(
+                    "the policy's logits are not finite: its weights are damaged or its dtype is too small"
+                )
+            place = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
+            ready = [row for row in running if row.tip() in place]
+            index_R = torch.tensor([place[row.tip()] for row in ready], device=logits_PV.device)
+            self._append(ready, logits_PV[index_R])
+            for row in ready:
+                row.ending = ended(row)
+                if row.ending is not None:
+                    crowded = False
+            running = [row for row in running if row.ending is None]
+
+    def _reserved(self, running: list[Row[Ending]], waiting: deque[Row[Ending]]) -> dict[CacheNode, Piece]:
+        """Return what to compute next, with slots for all of it. Rows that do not fit go back to waiting."""
+        cache = self._model.cache
+        while True:
+            pieces = next_pieces([row.tip() for row in running], PREFILL_TOKENS)
+            try:
+                cache.reserve([(node, piece.last) for node, piece in pieces.items()], [row.node for row in running])
+            except PoolFull:
+                if len(running) == 1:
+                    needed = sum(-(-len(node.tokens) // BLOCK_TOKENS) for node in running[0].node.path()) * BLOCK_TOKENS
+                    raise BackendError(
+                        f"one path needs {needed} tokens of KV, the budget holds {cache.pool.limit_tokens}: "
+                        f"give it {needed * cache.pool.shape.token_bytes} bytes or more"
+                    ) from None
+                row = running.pop()
+                cache.empty(row.node)
+                waiting.appendleft(row)
+            else:
+                for row in running:
+                    cache.touch(row.node)
+                return pieces
+
+    def _append(self, rows: Sequence[Row[Ending]], logits_RV: torch.Tensor) -> None:
+        """Draw the next token of every row and record its log-probability."""
+        noise_RV = self._noise(rows, logits_RV.shape[1])
+        drawn = draw(logits_RV, noise_RV, self._sampling)
+        for index in torch.nonzero(drawn.narrow_R)[:, 0].tolist():
+            # Too close to call: rounding differs with the batch, so ask again in a batch that is always the same.
+            row = rows[index]
+            logits_RV[index] = self._model.run_alone(row.node.path_tokens())
+            own = draw(logits_RV[index : index + 1], self._noise([row], logits_RV.shape[1]), self._sampling)
+            drawn.tokens_R[index] = own.tokens_R[0]
+        logprobs_R = logits_RV.gather(1, drawn.tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
+        for row, token, logprob in zip(rows, drawn.tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+            row.node.tokens.append(token)
+            row.logprobs.append(logprob)
+
+    def _noise(self, rows: Sequence[Row[Ending]], vocabulary: int) -> torch.Tensor | None:
+        if self._sampling.temperature == 0:
+            return None
+        return noise([row.seed for row in rows], [len(row.node.tokens) for row in rows], vocabulary)
+
+
+def next_pieces(tips: Sequence[CacheNode], prefill_tokens: int) -> dict[CacheNode, Piece]:
+    """Return what to compute so that the last token of the tips comes out, ancestors first.
+
+    A tip with one token to go is always in; what more is needed is cut to `prefill_tokens`, for a later tick to go on.
+    """
+    pieces: dict[CacheNode, Piece] = {}
+    for tip in tips:
+        if tip in pieces:
+            continue
+        for node in reversed(_missing(tip)):
+            length = len(node.tokens)
+            if node not in pieces:
+                first = min(node.computed, length - 1)
+                last = length if node is tip and first == length - 1 else min(length, first + prefill_tokens)
+                if first == last:
+                    break
+                if node is not tip or last - first > 1:
+                    prefill_tokens -= last - first
+                pieces[node] = Piece(node, first, last)
+            if pieces[node].last < length:
+                break
+    return pieces
+
+
+def _missing(tip: CacheNode) -> list[CacheNode]:
+    """Return the nodes on the tip's path that have tokens to compute, upward; the tip is always among them."""
+    missing = [tip]
+    node = tip.parent
+    while node is not None:
+        if node.computed < len(node.tokens):
+            missing.append(node)
+        node = node.parent
+    return missing

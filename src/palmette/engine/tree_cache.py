@@ -1,0 +1,127 @@
+"""Which KV slots each node of a forest of token stretches holds, so that what branches share is kept once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFull, slots_of
+
+_NO_SLOTS = np.empty(0, dtype=np.int64)
+
+
+class CacheNode:
+    """A stretch of tokens below its parent. `computed` of them, from the first on, have keys and values in `slots`."""
+
+    __slots__ = ("blocks", "children", "computed", "kept", "parent", "slots", "start", "tokens", "used")
+
+    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int]) -> None:
+        self.parent = parent
+        self.tokens = list(tokens)
+        self.start = 0 if parent is None else parent.start + len(parent.tokens)
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.slots = _NO_SLOTS
+        self.children = 0
+        self.kept = True
+        self.used = 0
+
+    def path(self) -> "list[CacheNode]":
+        """Return the nodes from the root down to this one."""
+        return list(self._upward())[::-1]
+
+    def path_tokens(self) -> list[int]:
+        """Return every token from the root's first to this node's last."""
+        return [token for node in self.path() for token in node.tokens]
+
+    def _upward(self) -> "Iterator[CacheNode]":
+        node: CacheNode | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+class TreeCache:
+    """Hands the pool's blocks to nodes: a fork shares all above it, a dropped node returns its blocks.
+
+    Nodes that are not in use can lose their blocks to others, the coldest first; their tokens stay known, so that they
+    can be computed again.
+    """
+
+    def __init__(self, pool: KvPool) -> None:
+        self.pool = pool
+        self._holders: dict[CacheNode, None] = {}
+        self._clock = 0
+
+    def add(self, parent: CacheNode | None, tokens: Iterable[int]) -> CacheNode:
+        """Return a new node that has computed nothing yet."""
+        if parent is not None:
+            parent.children += 1
+        return CacheNode(parent, tokens)
+
+    def drop(self, node: CacheNode) -> None:
+        """Forget a node once nothing hangs below it; so its ancestors, where they are dropped too. Safe to call twice.
+
+        What hangs below a dropped node keeps it alive.
+        """
+        node.kept = False
+        current: CacheNode | None = node
+        while current is not None and not current.kept and not current.children:
+            self.empty(current)
+            current.kept, above = True, current.parent  # Gone: a second drop must not count it out again.
+            current.parent = None
+            if above is not None:
+                above.children -= 1
+            current = above
+
+    def empty(self, node: CacheNode) -> None:
+        """Return the node's blocks; its tokens have to be computed again before they are read."""
+        self._holders.pop(node, None)
+        self.pool.give_back(node.blocks)
+        node.blocks, node.slots, node.computed = [], _NO_SLOTS, 0
+
+    def reserve(self, needs: Sequence[tuple[CacheNode, int]], in_use: Iterable[CacheNode]) -> None:
+        """Give every node slots for its first so many tokens.
+
+        Raises PoolFull, with nothing changed but cold nodes emptied, where that does not fit beside the nodes on the
+        paths of `in_use`.
+        """
+        self._clock += 1
+        wanted = [(node, -(-tokens // BLOCK_TOKENS) - len(node.blocks)) for node, tokens in needs]
+        short = [(node, count) for node, count in wanted if count > 0]
+        total = sum(count for _, count in short)
+        if not self.pool.can_take(total):
+            self._evict(total, in_use)
+        blocks = iter(self.pool.take(total))
+        for node, count in short:
+            node.blocks += [next(blocks) for _ in range(count)]
+            node.slots = slots_of(node.blocks)
+            self._holders[node] = None
+
+    def touch(self, node: CacheNode) -> None:
+        """Mark a path as used now: it is the last to be evicted."""
+        current: CacheNode | None = node
+        while current is not None and current.used < self._clock:
+            current.used = self._clock
+            current = current.parent
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is free or held by one node, with no node holding too many."""
+        self.pool.check_integrity([block for node in self._holders for block in node.blocks])
+        for node in self._holders:
+            assert node.computed <= len(node.slots) == len(node.blocks) * BLOCK_TOKENS, "slots and blocks disagree"
+            assert len(node.blocks) <= -(-len(node.tokens) // BLOCK_TOKENS), "a node holds more than its tokens need"
+
+    def _evict(self, blocks: int, in_use: Iterable[CacheNode]) -> None:
+        busy: set[CacheNode] = set()
+        for node in in_use:
+            current: CacheNode | None = node
+            while current is not None and current not in busy:
+                busy.add(current)
+                current = current.parent
+        cold = sorted((node for node in self._holders if node not in busy), key=lambda node: (node.used, -node.start))
+        for node in cold:
+            if self.pool.can_take(blocks):
+                return
+            self.empty(node)
+        if not self.pool.can_take(blocks):
+            raise PoolFull
