@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Message, Step
 from palmette.backends.chat import render
-from palmette.engine.sampler import draw, noise, Sampling
+from palmette.engine.sampler import Sampling, draw, noise
 
 
 class PlainBackend:

@@ -41,14 +41,15 @@ class Step:
 class Backend(Protocol):
     """Grows steps. The same expansion gives the same step whatever else is in the call (CPU, float32)."""
 
-    calls: int
-    """Forward passes made so far."""
-
     kv_bytes_per_token: int
     """What one token costs in this policy's KV cache."""
 
     context_tokens: int | None
     """The most tokens a prefix with its step may have, None without a limit."""
+
+    @property
+    def calls(self) -> int:
+        """Forward passes made so far."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens, rendered by the model's chat template where it has one."""

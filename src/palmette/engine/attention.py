@@ -14,9 +14,8 @@ import torch
 _HIDDEN = -1e30
 """Added to the score of a hidden key. Finite: a segment hidden as a whole must weigh nothing, not be nan."""
 
-_BATCH_SLOTS = 8192
-"""The most slots gathered at once. Measured with the seedling: 1.3 times the speed of one gather for the whole tick,
-because the copy (4 MiB) is still in the cache of the core when it is read."""
+_BATCH_SLOTS = 4096
+"""The most slots gathered at once, so that the copy is still in the core's cache when it is read."""
 
 _READER_CLASS = 4
 """Segments with up to 1, 4, 16, 64, ... readers are batched together: fewer batches against fewer empty places."""
@@ -138,22 +137,13 @@ def attend(
     """Return the attention of scaled queries, as HTW in float32."""
     heads, queries, width = query_HTW.shape
     groups, depth = len(keys_GCW), reading.depth
-    fold = heads // groups
     parts_HPW = query_HTW.new_zeros(heads, queries * depth + 1, width, dtype=torch.float32)
     top_HP = parts_HPW.new_full(parts_HPW.shape[:2], -torch.inf)
     mass_HP = parts_HPW.new_zeros(parts_HPW.shape[:2])
     for batch in reading.batches:
         count, readers, length = batch.size
 
-        def by_segment(tensor: torch.Tensor, count: int = count, readers: int = readers) -> torch.Tensor:
-            split = tensor.view(groups, fold, count, readers, width).transpose(1, 2)
-            return split.reshape(groups * count, fold * readers, width)
-
-        def by_head(tensor: torch.Tensor, count: int = count, readers: int = readers) -> torch.Tensor:
-            split = tensor.view(groups, count, fold, readers, *tensor.shape[2:]).transpose(1, 2)
-            return split.reshape(heads, count * readers, *tensor.shape[2:])
-
-        asked = by_segment(query_HTW.index_select(1, batch.readers))
+        asked = _by_segment(query_HTW.index_select(1, batch.readers), groups, batch.size)
         keys = keys_GCW.index_select(1, batch.slots).view(groups * count, length, width)
         values = values_GCW.index_select(1, batch.slots).view(groups * count, length, width)
         scores = torch.bmm(asked, keys.transpose(1, 2)).float()
@@ -161,25 +151,40 @@ def attend(
             scores = (scores / softcap).tanh_() * softcap
         bias = batch.bias(window)
         if bias is not None:
-            scores.view(groups, count, fold, readers, length).add_(bias[:, None])
+            scores.view(groups, count, -1, readers, length).add_(bias[:, None])
         top = scores.amax(-1, keepdim=True)
         weights = scores.sub_(top).exp_()
         parts = torch.bmm(weights.to(values.dtype), values).float()
-        parts_HPW.index_copy_(1, batch.parts, by_head(parts))
-        top_HP.index_copy_(1, batch.parts, by_head(top[..., 0]))
-        mass_HP.index_copy_(1, batch.parts, by_head(weights.sum(-1)))
+        parts_HPW.index_copy_(1, batch.parts, _by_head(parts, groups, batch.size))
+        top_HP.index_copy_(1, batch.parts, _by_head(top[..., 0], groups, batch.size))
+        mass_HP.index_copy_(1, batch.parts, _by_head(weights.sum(-1), groups, batch.size))
     return _merged(parts_HPW[:, :-1], top_HP[:, :-1], mass_HP[:, :-1], depth)
+
+
+def _by_segment(query_HRW: torch.Tensor, groups: int, size: tuple[int, int, int]) -> torch.Tensor:
+    """Regroup gathered queries: one matrix for each key head of each segment, with all that read it."""
+    count, readers, _ = size
+    split = query_HRW.view(groups, -1, count, readers, query_HRW.shape[-1]).transpose(1, 2)
+    return split.reshape(groups * count, -1, query_HRW.shape[-1])
+
+
+def _by_head(result: torch.Tensor, groups: int, size: tuple[int, int, int]) -> torch.Tensor:
+    """Undo `_by_segment` for results, with or without a last axis of their own."""
+    count, readers, _ = size
+    split = result.view(groups, count, -1, readers, *result.shape[2:]).transpose(1, 2)
+    return split.reshape(-1, count * readers, *result.shape[2:])
 
 
 def _merged(parts_HPW: torch.Tensor, top_HP: torch.Tensor, mass_HP: torch.Tensor, depth: int) -> torch.Tensor:
     """Add up each query's parts, every one weighed by what its scores were measured from."""
     if depth == 1:
         return parts_HPW / mass_HP[..., None]
-    top_HTJ = top_HP.unflatten(1, (-1, depth))
+    heads, _, width = parts_HPW.shape
+    top_HTJ = top_HP.view(heads, -1, depth)
     weight_HTJ = (top_HTJ - top_HTJ.amax(-1, keepdim=True)).exp_()
-    total_HT = (weight_HTJ * mass_HP.unflatten(1, (-1, depth))).sum(-1)
+    total_HT = (weight_HTJ * mass_HP.view(heads, -1, depth)).sum(-1)
     share_HTJ = weight_HTJ / total_HT[..., None]
-    return (parts_HPW.unflatten(1, (-1, depth)) * share_HTJ[..., None]).sum(2)
+    return (parts_HPW.view(heads, -1, depth, width) * share_HTJ[..., None]).sum(2)
 
 
 def attend_one_by_one(

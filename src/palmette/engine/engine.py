@@ -10,14 +10,10 @@ from typing import Generic, TypeVar
 
 import torch
 
-from palmette.engine.kv_pool import BLOCK_TOKENS, PoolFull
 from palmette.engine.sampler import Sampling, draw, noise
 from palmette.engine.tree_cache import CacheNode
-from palmette.engine.tree_model import Piece, TreeModel
+from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-
-PREFILL_TOKENS = 2048
-"""The most tokens of a tick that are not the next of a running row."""
 
 Ending = TypeVar("Ending")
 
@@ -55,12 +51,14 @@ class Engine:
         """Write every row until `ended` names its ending; it is asked after each token."""
         waiting = deque(rows)
         running: list[Row[Ending]] = []
-        crowded = False
+        crowded = False  # There is no room for one more row before another has ended.
         while waiting or running:
-            while waiting and len(running) < self._places and not (crowded and running):
+            while waiting and len(running) < self._places and not crowded:
                 running.append(waiting.popleft())
-            pieces = self._reserved(running, waiting)
-            crowded = len(running) < self._places and bool(waiting)
+            pieces, count = self._model.fit([row.tip() for row in running], [row.node for row in running])
+            crowded = crowded or count < len(running)
+            waiting.extendleft(reversed(running[count:]))
+            running = running[:count]
             logits_PV = self._model.run(list(pieces.values()))
             if not bool(torch.isfinite(logits_PV).all()):
                 raise BackendError(
@@ -72,31 +70,9 @@ class Engine:
             self._append(ready, logits_PV[index_R])
             for row in ready:
                 row.ending = ended(row)
-                if row.ending is not None:
-                    crowded = False
-            running = [row for row in running if row.ending is None]
-
-    def _reserved(self, running: list[Row[Ending]], waiting: deque[Row[Ending]]) -> dict[CacheNode, Piece]:
-        """Return what to compute next, with slots for all of it. Rows that do not fit go back to waiting."""
-        cache = self._model.cache
-        while True:
-            pieces = next_pieces([row.tip() for row in running], PREFILL_TOKENS)
-            try:
-                cache.reserve([(node, piece.last) for node, piece in pieces.items()], [row.node for row in running])
-            except PoolFull:
-                if len(running) == 1:
-                    needed = sum(-(-len(node.tokens) // BLOCK_TOKENS) for node in running[0].node.path()) * BLOCK_TOKENS
-                    raise BackendError(
-                        f"one path needs {needed} tokens of KV, the budget holds {cache.pool.limit_tokens}: "
-                        f"give it {needed * cache.pool.shape.token_bytes} bytes or more"
-                    ) from None
-                row = running.pop()
-                cache.empty(row.node)
-                waiting.appendleft(row)
-            else:
-                for row in running:
-                    cache.touch(row.node)
-                return pieces
+            left = [row for row in running if row.ending is None]
+            crowded = crowded and len(left) == len(running)
+            running = left
 
     def _append(self, rows: Sequence[Row[Ending]], logits_RV: torch.Tensor) -> None:
         """Draw the next token of every row and record its log-probability."""
@@ -117,38 +93,3 @@ class Engine:
         if self._sampling.temperature == 0:
             return None
         return noise([row.seed for row in rows], [len(row.node.tokens) for row in rows], vocabulary)
-
-
-def next_pieces(tips: Sequence[CacheNode], prefill_tokens: int) -> dict[CacheNode, Piece]:
-    """Return what to compute so that the last token of the tips comes out, ancestors first.
-
-    A tip with one token to go is always in; what more is needed is cut to `prefill_tokens`, for a later tick to go on.
-    """
-    pieces: dict[CacheNode, Piece] = {}
-    for tip in tips:
-        if tip in pieces:
-            continue
-        for node in reversed(_missing(tip)):
-            length = len(node.tokens)
-            if node not in pieces:
-                first = min(node.computed, length - 1)
-                last = length if node is tip and first == length - 1 else min(length, first + prefill_tokens)
-                if first == last:
-                    break
-                if node is not tip or last - first > 1:
-                    prefill_tokens -= last - first
-                pieces[node] = Piece(node, first, last)
-            if pieces[node].last < length:
-                break
-    return pieces
-
-
-def _missing(tip: CacheNode) -> list[CacheNode]:
-    """Return the nodes on the tip's path that have tokens to compute, upward; the tip is always among them."""
-    missing = [tip]
-    node = tip.parent
-    while node is not None:
-        if node.computed < len(node.tokens):
-            missing.append(node)
-        node = node.parent
-    return missing

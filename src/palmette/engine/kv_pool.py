@@ -15,7 +15,7 @@ BLOCK_TOKENS = 8
 """Steps of the seedling have 10 to 25 tokens: at 8, a node wastes under a fifth of what it holds."""
 
 
-class PoolFull(Exception):
+class PoolFullError(Exception):
     """There are fewer free blocks than asked for, and the budget allows no more."""
 
 
@@ -75,10 +75,10 @@ class KvPool:
         return self._limit is None or count <= len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Return the numbers of `count` blocks, now taken. Raises PoolFull and takes none where they do not fit."""
+        """Take `count` blocks, return their numbers. Raises PoolFullError, with none taken, where they do not fit."""
         if count > len(self._free):
             if self._limit is not None:
-                raise PoolFull
+                raise PoolFullError
             self._grow(max(self.blocks, count))
         taken = self._free[len(self._free) - count :]
         del self._free[len(self._free) - count :]

@@ -5,6 +5,7 @@ Shapes: R rows, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ def noise(seeds: Sequence[int], places: Sequence[int], vocabulary: int) -> torch
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _scrambled(values: np.ndarray) -> np.ndarray:
+def _scrambled(values: Any) -> Any:
     """Mix 64-bit numbers as SplitMix64 does (Steele, Lea, Flood 2014). Numbers wrap around."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFull, slots_of
+from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFullError, slots_of
 
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
@@ -17,7 +17,7 @@ class CacheNode:
     def __init__(self, parent: "CacheNode | None", tokens: Iterable[int]) -> None:
         self.parent = parent
         self.tokens = list(tokens)
-        self.start = 0 if parent is None else parent.start + len(parent.tokens)
+        self.start: int = 0 if parent is None else parent.start + len(parent.tokens)
         self.computed = 0
         self.blocks: list[int] = []
         self.slots = _NO_SLOTS
@@ -79,30 +79,26 @@ class TreeCache:
         self.pool.give_back(node.blocks)
         node.blocks, node.slots, node.computed = [], _NO_SLOTS, 0
 
-    def reserve(self, needs: Sequence[tuple[CacheNode, int]], in_use: Iterable[CacheNode]) -> None:
+    def reserve(self, needs: Sequence[tuple[CacheNode, int]], in_use: Sequence[CacheNode]) -> None:
         """Give every node slots for its first so many tokens.
 
-        Raises PoolFull, with nothing changed but cold nodes emptied, where that does not fit beside the nodes on the
-        paths of `in_use`.
+        Raises PoolFullError, with nothing changed but cold nodes emptied, where that does not fit beside the paths of
+        `in_use`.
         """
-        self._clock += 1
+        if self.pool.limit_tokens is not None:
+            self._clock += 1
+            for node in in_use:
+                self._touch(node)
         wanted = [(node, -(-tokens // BLOCK_TOKENS) - len(node.blocks)) for node, tokens in needs]
         short = [(node, count) for node, count in wanted if count > 0]
         total = sum(count for _, count in short)
         if not self.pool.can_take(total):
-            self._evict(total, in_use)
+            self._evict(total)
         blocks = iter(self.pool.take(total))
         for node, count in short:
             node.blocks += [next(blocks) for _ in range(count)]
             node.slots = slots_of(node.blocks)
             self._holders[node] = None
-
-    def touch(self, node: CacheNode) -> None:
-        """Mark a path as used now: it is the last to be evicted."""
-        current: CacheNode | None = node
-        while current is not None and current.used < self._clock:
-            current.used = self._clock
-            current = current.parent
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is free or held by one node, with no node holding too many."""
@@ -111,17 +107,18 @@ class TreeCache:
             assert node.computed <= len(node.slots) == len(node.blocks) * BLOCK_TOKENS, "slots and blocks disagree"
             assert len(node.blocks) <= -(-len(node.tokens) // BLOCK_TOKENS), "a node holds more than its tokens need"
 
-    def _evict(self, blocks: int, in_use: Iterable[CacheNode]) -> None:
-        busy: set[CacheNode] = set()
-        for node in in_use:
-            current: CacheNode | None = node
-            while current is not None and current not in busy:
-                busy.add(current)
-                current = current.parent
-        cold = sorted((node for node in self._holders if node not in busy), key=lambda node: (node.used, -node.start))
+    def _touch(self, node: CacheNode) -> None:
+        current: CacheNode | None = node
+        while current is not None and current.used < self._clock:
+            current.used = self._clock
+            current = current.parent
+
+    def _evict(self, blocks: int) -> None:
+        # What is in use was marked with the present time.
+        cold = sorted((node for node in self._holders if node.used < self._clock), key=lambda node: node.used)
         for node in cold:
             if self.pool.can_take(blocks):
                 return
             self.empty(node)
         if not self.pool.can_take(blocks):
-            raise PoolFull
+            raise PoolFullError

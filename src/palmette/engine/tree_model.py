@@ -5,26 +5,22 @@ Shapes: P pieces, T tokens of a tick, V outputs per token.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from palmette.engine.attention import NAME, Segment, Tick, plan, tree_attention
-from palmette.engine.kv_pool import KvPool, KvShape
+from palmette.engine.attention import NAME, Tick, plan, tree_attention
+from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
+from palmette.engine.pieces import Piece, lay_out, next_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.errors import BackendError
 
 AttentionInterface.register(NAME, tree_attention)
 
-
-class Piece(NamedTuple):
-    """Tokens of a node to compute, from `first` to before `last`; all before them are computed already."""
-
-    node: CacheNode
-    first: int
-    last: int
+PREFILL_TOKENS = 2048
+"""The most tokens of a tick that are not the next of a running row."""
 
 
 class TreeModel:
@@ -44,6 +40,32 @@ class TreeModel:
         """Where the model's inputs go."""
         return self._model.device
 
+    def fit(self, tips: Sequence[CacheNode], in_use: Sequence[CacheNode]) -> tuple[dict[CacheNode, Piece], int]:
+        """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
+
+        `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
+        not fit.
+        """
+        count = len(tips)
+        while True:
+            pieces = next_pieces(tips[:count], PREFILL_TOKENS)
+            try:
+                self.cache.reserve([(node, piece.last) for node, piece in pieces.items()], in_use[:count])
+            except PoolFullError:
+                if count == 1:
+                    raise self._too_small(in_use[0]) from None
+                count = count * 3 // 4
+            else:
+                return pieces, count
+
+    def _too_small(self, node: CacheNode) -> BackendError:
+        pool = self.cache.pool
+        needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
+        return BackendError(
+            f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
+            f"give it {needed * pool.shape.token_bytes} bytes or more"
+        )
+
     def run(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Compute all pieces; return the model's output at the last token of each, as PV in float32.
 
@@ -53,7 +75,9 @@ class TreeModel:
         ordered, segments = lay_out(pieces)
         tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
         slots = np.concatenate([node.slots[first:last] for node, first, last in ordered])
-        positions = np.array([at for node, first, last in ordered for at in range(node.start + first, node.start + last)])
+        positions = np.array(
+            [at for node, first, last in ordered for at in range(node.start + first, node.start + last)]
+        )
         ends = np.cumsum([last - first for _, first, last in ordered]) - 1
         place = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
         last_P = torch.tensor([place[piece.node] for piece in pieces], device=self.device)
@@ -92,16 +116,18 @@ class TreeModel:
     @torch.inference_mode()
     def check(self) -> None:
         """Raise BackendError unless a forked run gives what the plain forward pass gives."""
-        count = int(self._model.get_input_embeddings().weight.shape[0])  # type: ignore[arg-type, union-attr]
+        count = int(self._model.config.get_text_config().vocab_size)
         root = self.cache.add(None, [1 % count, 2 % count, 3 % count])
         forks = [self.cache.add(root, [4 % count]), self.cache.add(root, [5 % count, 6 % count])]
         pieces = [[Piece(root, 0, 3)], [Piece(forks[0], 0, 1), Piece(forks[1], 0, 2)]]
         calls = self.calls
         try:
             for tick in pieces:
-                self.cache.reserve([(piece.node, piece.last) for piece in tick], [])
+                self.cache.reserve([(piece.node, piece.last) for piece in tick], forks)
                 outputs = self.run(tick)
             plain = torch.stack([self.run_alone(fork.path_tokens()) for fork in forks])
+        except PoolFullError:
+            raise self._too_small(forks[1]) from None
         except (ValueError, TypeError, RuntimeError, AttributeError, NotImplementedError) as error:
             raise BackendError(f"cannot keep a tree of KV for a {self._model.config.model_type}: {error}") from error
         finally:
@@ -114,58 +140,6 @@ class TreeModel:
                 f"cannot keep a tree of KV for a {self._model.config.model_type}: "
                 "its outputs differ from those of its plain forward pass, so not all it remembers is in its attention"
             )
-
-
-def lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
-    """Order the pieces so that the readers of any node stand side by side; return the segments that they read.
-
-    A segment is a run of nodes with the same readers.
-    """
-    own = {piece.node: piece for piece in pieces}
-    below: dict[CacheNode, list[CacheNode]] = {}
-    roots: list[CacheNode] = []
-    found: list[CacheNode] = []
-    for piece in pieces:
-        node = piece.node
-        while node not in below:
-            below[node] = []
-            found.append(node)
-            if node.parent is None:
-                roots.append(node)
-                break
-            node = node.parent
-    for node in found:
-        if node.parent is not None:
-            below[node.parent].append(node)
-    ordered: list[Piece] = []
-    segments: list[Segment] = []
-    queries = 0
-    # Each entry is a node with its depth, or a place in `segments` whose readers are complete when it comes up again.
-    stack: list[tuple[CacheNode | int, int]] = [(root, 0) for root in reversed(roots)]
-    while stack:
-        top, depth = stack.pop()
-        if isinstance(top, int):
-            segments[top] = segments[top]._replace(last=queries)
-            continue
-        slots = []
-        node, position = top, top.start
-        while node not in own and len(below[node]) == 1:
-            slots.append(node.slots[: node.computed])
-            node = below[node][0]
-        piece_here = own.get(node)
-        count = 0
-        first = queries
-        slots.append(node.slots[: node.computed if piece_here is None else piece_here.last])
-        if piece_here is not None:
-            ordered.append(piece_here)
-            count = piece_here.last - piece_here.first
-            queries += count
-        joined = slots[0] if len(slots) == 1 else np.concatenate(slots)
-        segments.append(Segment(joined, position, first, queries, count, depth))
-        if below[node]:
-            stack.append((len(segments) - 1, 0))
-            stack.extend((kid, depth + 1) for kid in below[node])
-    return ordered, segments
 
 
 def kv_shape(model: PreTrainedModel) -> KvShape:
