@@ -191,27 +191,25 @@ def attend_one_by_one(
     query_HTW: torch.Tensor,
     keys_GCW: torch.Tensor,
     values_GCW: torch.Tensor,
-    segments: Sequence[Segment],
-    positions: Sequence[int],
+    seen: Sequence[Sequence[int]],
     *,
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Return the same as `attend`, one query after the other over all it sees: the slow reference."""
+    """Return the same as `attend`, one query after the other: the slow reference.
+
+    `seen` names the slots on each query's path up to its own, in order of position.
+    """
     fold = len(query_HTW) // len(keys_GCW)
     results = []
-    for query, position in enumerate(positions):
-        slots: list[int] = []
-        for segment in sorted(segments, key=lambda segment: segment.depth):
-            if segment.first <= query < segment.last:
-                slots += segment.slots.tolist()
-        slots = slots[: position + 1][-window if window else 0 :]
-        keys = keys_GCW[:, slots].repeat_interleave(fold, 0).float()
-        values = values_GCW[:, slots].repeat_interleave(fold, 0).float()
-        scores = (keys @ query_HTW[:, query, :, None].float())[..., 0]
+    for query, path in enumerate(seen):
+        slots = list(path)[-window if window else 0 :]
+        keys_HLW = keys_GCW[:, slots].repeat_interleave(fold, 0).float()
+        values_HLW = values_GCW[:, slots].repeat_interleave(fold, 0).float()
+        scores_HL = (keys_HLW @ query_HTW[:, query, :, None].float())[..., 0]
         if softcap is not None:
-            scores = (scores / softcap).tanh() * softcap
-        results.append((scores.softmax(-1)[:, None] @ values)[:, 0])
+            scores_HL = (scores_HL / softcap).tanh() * softcap
+        results.append((scores_HL.softmax(-1)[:, None] @ values_HLW)[:, 0])
     return torch.stack(results, 1)
 
 
