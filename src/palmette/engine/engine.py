@@ -15,6 +15,9 @@ from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
 
+_DRAWN_TOGETHER = 2**22
+"""Logits in one draw: what drawing needs beside them stays under 100 MiB whatever the vocabulary."""
+
 Ending = TypeVar("Ending")
 
 
@@ -67,7 +70,9 @@ class Engine:
             place = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
             ready = [row for row in running if row.tip() in place]
             index_R = torch.tensor([place[row.tip()] for row in ready], device=logits_PV.device)
-            self._append(ready, logits_PV[index_R])
+            share = max(1, _DRAWN_TOGETHER // logits_PV.shape[1])
+            for start in range(0, len(ready), share):
+                self._append(ready[start : start + share], logits_PV[index_R[start : start + share]])
             for row in ready:
                 row.ending = ended(row)
             left = [row for row in running if row.ending is None]

@@ -15,6 +15,10 @@ BLOCK_TOKENS = 8
 """Steps of the seedling have 10 to 25 tokens: at 8, a node wastes under a fifth of what it holds."""
 
 
+_FIRST_BYTES = 64 * 2**20
+"""What a pool without a budget begins with. On the CPU, pages count from when they are first written."""
+
+
 class PoolFullError(Exception):
     """There are fewer free blocks than asked for, and the budget allows no more."""
 
@@ -53,7 +57,7 @@ class KvPool:
         self._free: list[int] = []
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        self._grow(self._limit or 64)
+        self._grow(self._limit or -(-_FIRST_BYTES // (BLOCK_TOKENS * shape.token_bytes)))
 
     @property
     def limit_tokens(self) -> int | None:

@@ -79,7 +79,8 @@ def lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
     while stack:
         top, depth = stack.pop()
         if isinstance(top, int):
-            segments[top] = segments[top]._replace(last=queries)
+            slots, position, first, _, count, at = segments[top]
+            segments[top] = Segment(slots, position, first, queries, count, at)
             continue
         node, above_slots = top, []
         while node not in own and len(kids := below[node]) == 1:
