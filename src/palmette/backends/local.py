@@ -21,7 +21,7 @@ Ending = tuple[Finish, str]
 
 
 class LocalBackend:
-    """Grows up to `batch_rows` steps at a time on a tree cache: what branches share is computed and kept once.
+    """Grows up to `batch_rows` different steps at a time on a tree cache: what branches share is computed once.
 
     Nodes are known by question and id until they are released; an unknown one is computed from its prefix. With
     `kv_bytes` the cache never holds more than that, without it grows as needed.
@@ -80,16 +80,18 @@ class LocalBackend:
         cache = self.tree.cache
         parents = {(wish.question, wish.parent, wish.prefix): wish for wish in expansions}
         nodes = {key: self._parent(wish) for key, wish in parents.items()}
-        rows = [_Row(cache.add(nodes[wish.question, wish.parent, wish.prefix], ()), wish) for wish in expansions]
+        rows = [_Row(nodes[wish.question, wish.parent, wish.prefix], wish) for wish in expansions]
         try:
             with told_as(self._name):
                 self._engine.write(rows, self._ended)
         except BaseException:
             for row in rows:
-                cache.drop(row.node)
+                if row.node is not None:
+                    cache.drop(row.node)
             raise
         for row in rows:
             own = row.expansion.node
+            assert row.node is not None
             if own is None or own in self._nodes[row.expansion.question]:
                 cache.drop(row.node)
             else:
@@ -116,7 +118,7 @@ class LocalBackend:
 
     def _ended(self, row: Row[Ending]) -> Ending | None:
         assert isinstance(row, _Row)
-        tokens = row.node.tokens
+        tokens = row.tokens
         if tokens[-1] in self._ends:
             return "end", self._text(row)
         if self._may_end(tokens[-1]):
@@ -125,7 +127,7 @@ class LocalBackend:
                 body = body[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
             if self._step_end in body:
                 return "step", text
-        return ("length", self._text(row)) if len(tokens) >= row.expansion.max_tokens else None
+        return ("length", self._text(row)) if len(tokens) >= row.limit else None
 
     def _may_end(self, token: int) -> bool:
         """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
@@ -135,7 +137,7 @@ class LocalBackend:
 
     def _text(self, row: "_Row") -> str:
         context = row.expansion.prefix[-_CONTEXT_TOKENS:]
-        tokens = row.node.tokens
+        tokens = row.tokens
         if tokens[-1] in self._ends:
             tokens = tokens[:-1]
         # A character whose first bytes end the context belongs to this step: the step before shows a stand-in.
@@ -149,15 +151,15 @@ class LocalBackend:
 class _Row(Row[Ending]):
     """A row that knows what it was asked for."""
 
-    def __init__(self, node: CacheNode, expansion: Expansion) -> None:
-        super().__init__(node, expansion.seed)
+    def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
+        super().__init__(parent, expansion.seed, expansion.max_tokens)
         self.expansion = expansion
 
 
 def _step(row: _Row) -> Step:
     assert row.ending is not None
     finish, text = row.ending
-    return Step(tuple(row.node.tokens), text, tuple(row.logprobs), finish)
+    return Step(tuple(row.tokens), text, tuple(row.logprobs), finish)
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

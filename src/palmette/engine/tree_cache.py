@@ -10,11 +10,14 @@ _NO_SLOTS = np.empty(0, dtype=np.int64)
 
 
 class CacheNode:
-    """A stretch of tokens below its parent. `computed` of them, from the first on, have keys and values in `slots`."""
+    """A stretch of tokens below its parent. `computed` of them, from the first on, have keys and values in `slots`.
 
-    __slots__ = ("blocks", "children", "computed", "kept", "parent", "slots", "start", "tokens", "used")
+    It lives while it is held, `holds` times, or while others hang below it.
+    """
 
-    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int]) -> None:
+    __slots__ = ("blocks", "children", "computed", "holds", "parent", "slots", "start", "tokens", "used")
+
+    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], holds: int) -> None:
         self.parent = parent
         self.tokens = list(tokens)
         self.start: int = 0 if parent is None else parent.start + len(parent.tokens)
@@ -22,7 +25,7 @@ class CacheNode:
         self.blocks: list[int] = []
         self.slots = _NO_SLOTS
         self.children = 0
-        self.kept = True
+        self.holds = holds
         self.used = 0
 
     def path(self) -> "list[CacheNode]":
@@ -52,23 +55,30 @@ class TreeCache:
         self._holders: dict[CacheNode, None] = {}
         self._clock = 0
 
-    def add(self, parent: CacheNode | None, tokens: Iterable[int]) -> CacheNode:
-        """Return a new node that has computed nothing yet."""
+    def add(self, parent: CacheNode | None, tokens: Iterable[int], holds: int = 1) -> CacheNode:
+        """Return a new node that has computed nothing yet, held so many times."""
         if parent is not None:
             parent.children += 1
-        return CacheNode(parent, tokens)
+        return CacheNode(parent, tokens, holds)
+
+    def extend(self, node: CacheNode, token: int, holders: int) -> CacheNode:
+        """Return where so many of a node's holders go with this token: on in the node where they are all it has."""
+        if node.holds == holders and not node.children:
+            node.tokens.append(token)
+            return node
+        node.holds -= holders
+        return self.add(node, [token], holders)
 
     def drop(self, node: CacheNode) -> None:
-        """Forget a node once nothing hangs below it; so its ancestors, where they are dropped too. Safe to call twice.
+        """Let go of a node once. With nobody left to hold it and nothing below it, it is forgotten.
 
-        What hangs below a dropped node keeps it alive.
+        So are its ancestors, where nobody holds them either.
         """
-        node.kept = False
+        node.holds = max(0, node.holds - 1)
         current: CacheNode | None = node
-        while current is not None and not current.kept and not current.children:
+        while current is not None and not current.holds and not current.children:
             self.empty(current)
-            current.kept, above = True, current.parent  # Gone: a second drop must not count it out again.
-            current.parent = None
+            above, current.parent = current.parent, None
             if above is not None:
                 above.children -= 1
             current = above
