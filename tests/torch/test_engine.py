@@ -116,7 +116,8 @@ def test_a_step_that_continues_a_known_node_computes_only_what_is_new(
     wishes = [Expansion("q", 1, (*prefix, *step.tokens), seed, 20, seed) for seed in range(2, 10)]
     grown = shared.expand(wishes)
     assert computed[0] == 1  # the last token of the step above, once for all its children
-    assert sum(computed) == 1 + sum(len(child.tokens) - 1 for child in grown)
+    # Then every distinct beginning of a child, however many children begin with it.
+    assert sum(computed) == 1 + len({child.tokens[:end] for child in grown for end in range(1, len(child.tokens))})
 
 
 def test_a_budget_too_small_for_one_path_is_refused_with_one_that_fits(
@@ -174,3 +175,48 @@ def test_models_that_cannot_are_refused_by_name_with_the_reason(
 ) -> None:
     with pytest.raises(BackendError, match=f"{kind}.*{reason}"):
         TreeModel(tiny(kind, **changes)).check()
+
+
+def test_children_that_write_the_same_are_computed_and_kept_once_until_the_last_is_released(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    prefix = prompt("(3+4)*2-5")
+    alone = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
+    calls, held = greedy.calls, greedy.tree.cache.pool.taken_bytes
+    twins = greedy.expand([Expansion("q", 0, prefix, seed, 20, 1 + seed) for seed in range(8)])
+    assert twins == [alone] * 8
+    assert greedy.calls == 2 * calls
+    assert greedy.tree.cache.pool.taken_bytes == 2 * held
+    # Children of two twins stand below one node: they too are written once.
+    calls = greedy.calls
+    wishes = [Expansion("q", twin, (*prefix, *alone.tokens), 9, 20, 10 + twin) for twin in (3, 4)]
+    first, second = greedy.expand(wishes)
+    assert first == second
+    assert greedy.calls - calls == len(first.tokens)
+    held = greedy.tree.cache.pool.taken_bytes
+    greedy.release("q", [1, 2, 3, 5, 6, 7, 8, 13])
+    assert greedy.tree.cache.pool.taken_bytes == held
+    greedy.release("q", [14])
+    assert greedy.tree.cache.pool.taken_bytes < held
+    greedy.release("q", [4, 0])
+    greedy.release("alone", [0, 1])
+    greedy.tree.cache.check_integrity()
+    assert greedy.tree.cache.pool.taken_bytes == 0
+
+
+def test_a_step_cut_short_does_not_grow_with_its_longer_twin(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    prefix = prompt("12*12-(7-3)")
+    whole = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
+    assert len(whole.tokens) > 3
+    short, long = greedy.expand([Expansion("q", 0, prefix, 1, 3, 1), Expansion("q", 0, prefix, 1, 20, 2)])
+    assert (short.tokens, short.finish) == (whole.tokens[:3], "length")
+    assert long == whole
+    (rest,) = greedy.expand([Expansion("q", 1, (*prefix, *short.tokens), 1, 20, 3)])
+    assert short.tokens + rest.tokens == whole.tokens
+    greedy.release("q", [0, 1, 2, 3])
+    greedy.release("alone", [0, 1])
+    assert greedy.tree.cache.pool.taken_bytes == 0

@@ -17,7 +17,7 @@ class CacheNode:
 
     __slots__ = ("blocks", "children", "computed", "holds", "parent", "slots", "start", "tokens", "used")
 
-    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], holds: int) -> None:
+    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], holds: int = 1) -> None:
         self.parent = parent
         self.tokens = list(tokens)
         self.start: int = 0 if parent is None else parent.start + len(parent.tokens)
