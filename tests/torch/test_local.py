@@ -34,11 +34,11 @@ def wishes(prompt: Prompt, copies: int = 4, tokens: int = 24) -> list[Expansion]
 
 @torch.inference_mode()
 def slow(policy: LlamaForCausalLM, expansion: Expansion, sampling: Sampling, end: int, line: int) -> list[int]:
-    generator = torch.Generator().manual_seed(expansion.seed)
     tokens: list[int] = []
     while len(tokens) < expansion.max_tokens:
         logits = policy(input_ids=torch.tensor([[*expansion.prefix, *tokens]]), use_cache=False).logits[:, -1]
-        drawn = draw(logits, noise([generator], logits.shape[1]) if sampling.temperature else None, sampling)
+        own = noise([expansion.seed], [len(tokens)], logits.shape[1]) if sampling.temperature else None
+        drawn = draw(logits, own, sampling)
         tokens.append(int(drawn.tokens_R[0]))
         if tokens[-1] == end or (tokens[-1] == line and len(tokens) > 1 and set(tokens[:-1]) != {line}):
             break

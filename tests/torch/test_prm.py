@@ -1,7 +1,12 @@
+import random
+
 import pytest
 import torch
 from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 
+from palmette.engine.kv_pool import BLOCK_TOKENS
+from palmette.engine.pieces import Piece
+from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
 from palmette.score.prm import GRID, PrmScorer
 from palmette.score.scorer import Candidate
@@ -74,3 +79,43 @@ def test_scores_that_are_not_finite_are_an_error(
         broken.score.weight.fill_(float("nan"))
     with pytest.raises(BackendError, match="not finite"):
         PrmScorer(broken.eval(), tokenizer, batch_rows=4).score(CANDIDATES)
+
+
+def test_scores_wave_by_wave_equal_those_of_a_scorer_that_remembers_nothing(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rng = random.Random(0)
+    keeps = PrmScorer(reward, tokenizer, batch_rows=16)
+    paths: list[tuple[str, ...]] = [()]
+    for _ in range(4):
+        grown = [
+            Candidate(
+                ASKED, (*path, f"{rng.randrange(50)}+{rng.randrange(50)}\n" * rng.randrange(3)), rng.random() < 0.3
+            )
+            for path in paths
+            for _ in range(4)
+        ]
+        assert keeps.score(grown) == PrmScorer(reward, tokenizer, batch_rows=16).score(grown)
+        keeps.tree.cache.check_integrity()
+        paths = [candidate.steps for candidate in grown if not candidate.finished][:6]
+
+
+def test_only_new_tokens_are_computed_and_only_the_last_wave_is_kept(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = PrmScorer(reward, tokenizer, batch_rows=16)
+    computed = []
+    run = TreeModel.run
+
+    def watched(self: TreeModel, pieces: list[Piece]) -> torch.Tensor:
+        computed.append(sum(piece.last - piece.first for piece in pieces))
+        return run(self, pieces)
+
+    monkeypatch.setattr(TreeModel, "run", watched)
+    scorer.score([Candidate(ASKED, ("3+4=7\n",), False)])
+    scorer.score([Candidate(ASKED, ("3+4=7\n", "7*2=14\n"), False), Candidate(ASKED, ("3+4=7\n", "7*2"), True)])
+    assert computed == [len("_(3+4)*2\n3+4=7\n"), len("7*2=14\n") + len("7*2_")]  # a token for each character
+    other = ({"role": "user", "content": "1+1"},)
+    scorer.score([Candidate(other, ("1+1=2",), True)])
+    held = scorer.tree.cache.pool.taken_bytes / scorer.tree.cache.pool.shape.token_bytes
+    assert held == BLOCK_TOKENS  # the prompt

@@ -40,15 +40,23 @@ def test_without_noise_the_likeliest_token_is_taken() -> None:
 
 
 def test_a_row_draws_the_same_noise_alone_and_beside_others() -> None:
-    def stream(seed: int) -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
+    alone = noise([7], [4], 11)
+    together = noise([3, 7, 9], [0, 4, 4], 11)
+    assert together[1].tolist() == pytest.approx(alone[0].tolist(), rel=1e-5)
+    assert not torch.allclose(noise([7], [5], 11), alone)
+    assert not torch.allclose(noise([8], [4], 11), alone)
 
-    alone = stream(7)
-    first, second = noise([alone], 11), noise([alone], 11)
-    together = [stream(3), stream(7), stream(9)]
-    assert torch.equal(noise(together, 11)[1], first[0])
-    assert torch.equal(noise(together, 11)[1], second[0])
-    assert not torch.equal(first, second)
+
+def test_noise_is_gumbel_and_independent_across_seeds_places_and_tokens() -> None:
+    sample = torch.stack([noise(range(40), [place] * 40, 50) for place in range(40)])  # places, seeds, tokens
+    assert float(sample.mean()) == pytest.approx(0.5772, abs=0.02)
+    assert float(sample.var()) == pytest.approx(1.6449, abs=0.05)
+    for threshold in (-1.0, 0.0, 1.0, 3.0):
+        share = float((sample < threshold).float().mean())
+        assert share == pytest.approx(float(torch.exp(-torch.exp(torch.tensor(-threshold)))), abs=0.01)
+    for axis in range(3):
+        one, other = sample.narrow(axis, 0, 39).flatten(), sample.narrow(axis, 1, 39).flatten()
+        assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.02
 
 
 def test_draws_too_close_to_call_are_marked() -> None:

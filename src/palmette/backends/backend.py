@@ -12,13 +12,17 @@ __all__ = ["Backend", "Expansion", "Finish", "Message", "Step"]
 
 @dataclass(frozen=True)
 class Expansion:
-    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers."""
+    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers.
+
+    `node` is the id that the child will have, None where nothing will be grown from it.
+    """
 
     question: str
     parent: int
     prefix: tuple[int, ...]
     seed: int
     max_tokens: int
+    node: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,15 @@ class Step:
 class Backend(Protocol):
     """Grows steps. The same expansion gives the same step whatever else is in the call (CPU, float32)."""
 
-    calls: int
-    """Forward passes made so far."""
-
     kv_bytes_per_token: int
     """What one token costs in this policy's KV cache."""
 
     context_tokens: int | None
     """The most tokens a prefix with its step may have, None without a limit."""
+
+    @property
+    def calls(self) -> int:
+        """Forward passes made so far."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens, rendered by the model's chat template where it has one."""

@@ -3,8 +3,11 @@
 Shapes: R rows, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 NARROW_GAP = 1e-3
@@ -32,12 +35,27 @@ class Draw:
     narrow_R: torch.Tensor
 
 
-def noise(generators: list[torch.Generator], vocabulary: int) -> torch.Tensor:
-    """Return Gumbel noise, one row from each generator; always on the CPU, so that devices agree."""
-    noise_RV = torch.empty(len(generators), vocabulary)
-    for row, generator in enumerate(generators):
-        noise_RV[row].exponential_(generator=generator)
-    return noise_RV.log_().neg_()
+def noise(seeds: Sequence[int], places: Sequence[int], vocabulary: int) -> torch.Tensor:
+    """Return Gumbel noise for R rows: a pure function of a row's seed and of the token's place in its step.
+
+    Always drawn on the CPU, so that devices agree. Nothing is kept between tokens: a row that is set aside and
+    computed again later goes on as if it had not been.
+    """
+    streams_R = _scrambled(np.array(seeds, dtype=np.uint64) + np.array(places, dtype=np.uint64) * _GOLDEN)
+    bits_RV = _scrambled(streams_R[:, None] + np.arange(1, vocabulary + 1, dtype=np.uint64) * _GOLDEN)
+    # The upper 32 bits as a number inside (0, 1); float32 is finest near 0, where the largest noise comes from.
+    uniform_RV = torch.from_numpy((bits_RV >> np.uint64(32)).astype(np.float32)).add_(0.5).mul_(2.0**-32)
+    return uniform_RV.clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_().log_().neg_()
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _scrambled(values: Any) -> Any:
+    """Mix 64-bit numbers as SplitMix64 does (Steele, Lea, Flood 2014). Numbers wrap around."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def draw(logits_RV: torch.Tensor, noise_RV: torch.Tensor | None, sampling: Sampling) -> Draw:

@@ -7,6 +7,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.chat import render
 from palmette.backends.local import context_tokens
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
 from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import told_as
@@ -18,60 +20,120 @@ GRID = 1 / 64
 NARROW = 1e-4
 """A logit this close to the border between two grid points is computed again alone; one in eighty is."""
 
+_Tokens = tuple[int, ...]
+_Asked = tuple[tuple[str, str], ...]
+
+
+class _Known(dict[tuple[_Asked, tuple[str, ...]], tuple[_Tokens, CacheNode]]):
+    """Tokens and node of what was scored, by question and steps; no steps for the prompt."""
+
 
 class PrmScorer:
-    """Runs whole prefixes in batches of `batch_rows`, padded on the right; a score is the sigmoid of the head.
+    """Runs up to `batch_rows` candidates at a time on a tree cache; a score is the sigmoid of the head.
 
-    A solution longer than the model reads scores 0: it cannot be judged.
+    What one call has scored is kept until the next: a candidate that continues one of those is computed from there
+    on. A solution longer than the model reads scores 0: it cannot be judged.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_rows: int) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_rows: int,
+        kv_bytes: int | None = None,
+    ) -> None:
+        self._name = f"the reward model, a {model.config.model_type}, cannot score"
         self._tokenizer = tokenizer
         self._batch_rows = batch_rows
         self._limit = context_tokens(model)
-        self.calls = 0
+        self.tree = TreeModel(model, budget_bytes=kv_bytes)
+        with told_as(self._name):
+            self.tree.check()
+        self._known = _Known()
+
+    @property
+    def calls(self) -> int:
+        """Forward passes made so far."""
+        return self.tree.calls
 
     @torch.inference_mode()
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Score the last step of each candidate; see the contract."""
-        with told_as(f"the reward model, a {self._model.config.model_type}, cannot score"):
-            rows = [self._encode(candidate) for candidate in candidates]
-            distinct = sorted({row for row in rows if row is not None}, key=lambda row: (len(row), row))
-            logits: dict[tuple[int, ...], float] = {}
-            for start in range(0, len(distinct), self._batch_rows):
-                batch = distinct[start : start + self._batch_rows]
-                logits.update(zip(batch, self._forward(batch), strict=True))
+        with told_as(self._name):
+            rows = self._encode(candidates)
+            nodes = self._placed(candidates, rows)
+            try:
+                logits = dict(zip(nodes, self._logits(list(nodes.values())), strict=True))
+            finally:
+                kept = {node for _, node in self._known.values()}
+                for node in nodes.values():
+                    if node not in kept:
+                        self.tree.cache.drop(node)
             for row, logit in logits.items():
                 if abs(logit / GRID % 1 - 0.5) * GRID < NARROW:
-                    logits[row] = self._forward([row])[0]
+                    logits[row] = float(self.tree.run_alone(row)[0])
             return [0.0 if row is None else _sigmoid(round(logits[row] / GRID) * GRID) for row in rows]
 
-    def _encode(self, candidate: Candidate) -> tuple[int, ...] | None:
-        # The policy's text is split as text: a control token that it spells out must not become one.
-        text = "".join(candidate.steps)
-        steps = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        ends = candidate.finished and self._tokenizer.eos_token_id is not None
-        tokens = (*render(self._tokenizer, candidate.messages), *steps, *[self._tokenizer.eos_token_id] * ends)
-        return None if self._limit is not None and len(tokens) > self._limit else tokens
+    def _encode(self, candidates: Sequence[Candidate]) -> list[_Tokens | None]:
+        """Return each candidate's tokens, None where they are too many."""
+        prompts = {_asked(candidate): candidate.messages for candidate in candidates}
+        rendered = {asked: render(self._tokenizer, messages) for asked, messages in prompts.items()}
+        rows: list[_Tokens | None] = []
+        for candidate in candidates:
+            # The policy's text is split as text: a control token that it spells out must not become one.
+            text = "".join(candidate.steps)
+            steps = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+            ends = candidate.finished and self._tokenizer.eos_token_id is not None
+            row = (*rendered[_asked(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            rows.append(None if self._limit is not None and len(row) > self._limit else row)
+        return rows
 
-    def _forward(self, rows: Sequence[tuple[int, ...]]) -> list[float]:
-        longest = max(map(len, rows))
-        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-        mask = torch.zeros(len(rows), longest, dtype=torch.long)
-        for index, row in enumerate(rows):
-            tokens[index, : len(row)] = torch.tensor(row)
-            mask[index, : len(row)] = 1
-        device = self._model.device
-        self.calls += 1
-        output = self._model(input_ids=tokens.to(device), attention_mask=mask.to(device))
-        last = torch.tensor([len(row) - 1 for row in rows], device=device)
-        logits = output.logits[torch.arange(len(rows), device=device), last, 0].float()
-        if not bool(torch.isfinite(logits).all()):
-            raise BackendError(
-                "the reward model's scores are not finite: its weights are damaged or its dtype is too small"
-            )
-        return [float(logit) for logit in logits]
+    def _placed(self, candidates: Sequence[Candidate], rows: Sequence[_Tokens | None]) -> dict[_Tokens, CacheNode]:
+        """Return a node for each distinct row, below what the last call left of it; forget what nothing stands on."""
+        cache, before, known = self.tree.cache, self._known, _Known()
+        placed: dict[_Tokens, CacheNode] = {}
+        for candidate, row in zip(candidates, rows, strict=True):
+            if row is None:
+                continue
+            asked = _asked(candidate)
+            if (asked, ()) not in known:
+                prompt = render(self._tokenizer, candidate.messages)
+                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add(None, prompt))
+            if row not in placed:
+                above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
+                if row[: len(above)] != above:  # The step has changed how the text before it is split.
+                    above, node = known[asked, ()]
+                placed[row] = node if above == row else cache.add(node, row[len(above) :])
+            if not candidate.finished:
+                known[asked, candidate.steps] = row, placed[row]
+        kept = {node for _, node in known.values()}
+        for _, node in before.values():
+            if node not in kept:
+                cache.drop(node)
+        self._known = known
+        return placed
+
+    def _logits(self, tips: Sequence[CacheNode]) -> list[float]:
+        found: dict[CacheNode, float] = {}
+        pending = list(tips)
+        while pending:
+            batch = pending[: self._batch_rows]
+            pieces, _ = self.tree.fit(batch, batch)
+            logits_P = self.tree.run(list(pieces.values()))[:, 0]
+            if not bool(torch.isfinite(logits_P).all()):
+                raise BackendError(
+                    "the reward model's scores are not finite: its weights are damaged or its dtype is too small"
+                )
+            for (node, _, last), logit in zip(pieces.values(), logits_P.tolist(), strict=True):
+                if last == len(node.tokens):
+                    found[node] = logit
+            pending = [tip for tip in pending if tip not in found]
+        return [found[tip] for tip in tips]
+
+
+def _asked(candidate: Candidate) -> _Asked:
+    return tuple((message["role"], message["content"]) for message in candidate.messages)
 
 
 def _sigmoid(logit: float) -> float:

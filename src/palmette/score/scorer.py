@@ -19,8 +19,9 @@ class Candidate:
 class Scorer(Protocol):
     """Scores last steps: 0 surely wrong, 1 surely right."""
 
-    calls: int
-    """Forward passes made so far."""
+    @property
+    def calls(self) -> int:
+        """Forward passes made so far."""
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score in [0, 1] for each candidate, in order."""

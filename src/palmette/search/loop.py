@@ -134,7 +134,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
             room = min(longest, limits.total_tokens - spent)
             for _ in range(count):
                 own_seed = node_seed(seed, growth.question.id, next_id)
-                expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room))
+                expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room, next_id))
                 next_id += 1
     grown = backend.expand(expansions)
     if len(grown) != len(expansions):

@@ -1,0 +1,142 @@
+"""Continuous decoding of many steps at once: one tick forwards, samples and appends for every lane in its place.
+
+Shapes: R rows, P pieces, V vocabulary.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+
+from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import TreeModel
+from palmette.errors import BackendError
+
+_DRAWN_TOGETHER = 2**22
+"""Logits in one draw: what drawing needs beside them stays under 100 MiB whatever the vocabulary."""
+
+Ending = TypeVar("Ending")
+
+
+@dataclass
+class Row(Generic[Ending]):
+    """One step while it is written below `parent`, with `limit` tokens at the most. `ending` is set when it is done.
+
+    `node` holds its last tokens; other rows that have written the same so far hold it too.
+    """
+
+    parent: CacheNode
+    seed: int
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    node: CacheNode | None = None
+    ending: Ending | None = None
+
+    def tip(self) -> CacheNode:
+        """Return the node whose last token the next one follows."""
+        return self.node or self.parent
+
+
+Lanes = dict[CacheNode, list[Row[Ending]]]
+"""Rows by their tip. Rows of one lane have the same tokens above them: one forward pass serves them all, and they part
+where their own streams draw different tokens."""
+
+
+class Engine:
+    """Writes rows in up to `places` lanes; a lane that ends leaves its place to the next one in the same tick.
+
+    The same row gets the same tokens whatever runs beside it (CPU, float32), evicted or not.
+    """
+
+    def __init__(self, model: TreeModel, sampling: Sampling, *, places: int) -> None:
+        self._model = model
+        self._sampling = sampling
+        self._places = places
+
+    @torch.inference_mode()
+    def write(self, rows: Sequence[Row[Ending]], ended: Callable[[Row[Ending]], Ending | None]) -> None:
+        """Write every row until `ended` names its ending.
+
+        It is asked after each token, once for all rows that have the same tokens and the same limit.
+        """
+        waiting = deque(rows)
+        lanes: Lanes[Ending] = {}
+        crowded = False  # There is no room for one more lane before another has ended.
+        while waiting or lanes:
+            while waiting and (waiting[0].tip() in lanes or (len(lanes) < self._places and not crowded)):
+                row = waiting.popleft()
+                lanes.setdefault(row.tip(), []).append(row)
+            tips = list(lanes)[: self._places]
+            pieces, count = self._model.fit(tips, tips)
+            crowded = crowded or count < len(tips)
+            logits_PV = self._model.run(list(pieces.values()))
+            if not bool(torch.isfinite(logits_PV).all()):
+                raise BackendError(
+                    "the policy's logits are not finite: its weights are damaged or its dtype is too small"
+                )
+            place = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
+            ready = [tip for tip in tips[:count] if tip in place]
+            drawing = [row for tip in ready for row in lanes[tip]]
+            index_R = torch.tensor([place[row.tip()] for row in drawing], device=logits_PV.device)
+            share = max(1, _DRAWN_TOGETHER // logits_PV.shape[1])
+            for start in range(0, len(drawing), share):
+                self._draw(drawing[start : start + share], logits_PV[index_R[start : start + share]])
+            before = len(lanes)
+            lanes = self._parted(lanes, set(ready), ended)
+            crowded = crowded and len(lanes) >= before
+
+    def _parted(
+        self, lanes: "Lanes[Ending]", ready: set[CacheNode], ended: Callable[[Row[Ending]], Ending | None]
+    ) -> "Lanes[Ending]":
+        """Return the lanes after their draws: parted where rows drew different tokens, without rows that ended."""
+        cache = self._model.cache
+        after: Lanes[Ending] = {}
+        for tip, rows in lanes.items():
+            if tip not in ready:
+                after[tip] = rows
+                continue
+            same: dict[int, list[Row[Ending]]] = {}
+            for row in rows:
+                same.setdefault(row.tokens[-1], []).append(row)
+            for token, group in same.items():
+                if group[0].node is None:
+                    node = cache.add(tip, [token], len(group))
+                else:
+                    node = cache.extend(tip, token, len(group))
+                endings: dict[int, Ending | None] = {}
+                for row in group:
+                    row.node = node
+                    if row.limit not in endings:
+                        endings[row.limit] = ended(row)
+                    row.ending = endings[row.limit]
+                left = [row for row in group if row.ending is None]
+                if left:
+                    after[node] = left
+        return after
+
+    def _draw(self, rows: Sequence[Row[Ending]], logits_RV: torch.Tensor) -> None:
+        """Draw the next token of every row and record its log-probability."""
+        noise_RV = self._noise(rows, logits_RV.shape[1])
+        drawn = draw(logits_RV, noise_RV, self._sampling)
+        alone: dict[CacheNode, torch.Tensor] = {}
+        for index in torch.nonzero(drawn.narrow_R)[:, 0].tolist():
+            # Too close to call: rounding differs with the batch, so ask again in a batch that is always the same.
+            row = rows[index]
+            if row.tip() not in alone:
+                alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
+            logits_RV[index] = alone[row.tip()]
+            own = draw(logits_RV[index : index + 1], self._noise([row], logits_RV.shape[1]), self._sampling)
+            drawn.tokens_R[index] = own.tokens_R[0]
+        logprobs_R = logits_RV.gather(1, drawn.tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
+        for row, token, logprob in zip(rows, drawn.tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+
+    def _noise(self, rows: Sequence[Row[Ending]], vocabulary: int) -> torch.Tensor | None:
+        if self._sampling.temperature == 0:
+            return None
+        return noise([row.seed for row in rows], [len(row.tokens) for row in rows], vocabulary)

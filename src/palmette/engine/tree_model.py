@@ -1,0 +1,162 @@
+"""A transformers model run on pieces of a forest: each tick computes tokens of many nodes in one forward pass.
+
+Shapes: P pieces, T tokens of a tick, V outputs per token.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from palmette.engine.attention import NAME, Tick, plan, tree_attention
+from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
+from palmette.engine.pieces import Piece, lay_out, next_pieces
+from palmette.engine.tree_cache import CacheNode, TreeCache
+from palmette.errors import BackendError
+
+AttentionInterface.register(NAME, tree_attention)
+
+PREFILL_TOKENS = 2048
+"""The most tokens of a tick that are not the next of a running row."""
+
+
+class TreeModel:
+    """A decoder with a tree cache in place of its own. The model's code and its settings outside a pass stay as is.
+
+    Raises BackendError where the model cannot be run this way: checked against its plain forward pass.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, budget_bytes: int | None = None) -> None:
+        self._model = model
+        self.cache = TreeCache(KvPool(kv_shape(model), budget_bytes))
+        self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
+        self.calls = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs go."""
+        return self._model.device
+
+    def fit(self, tips: Sequence[CacheNode], in_use: Sequence[CacheNode]) -> tuple[dict[CacheNode, Piece], int]:
+        """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
+
+        `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
+        not fit.
+        """
+        count = len(tips)
+        while True:
+            pieces = next_pieces(tips[:count], PREFILL_TOKENS)
+            try:
+                self.cache.reserve([(node, piece.last) for node, piece in pieces.items()], in_use[:count])
+            except PoolFullError:
+                if count == 1:
+                    raise self._too_small(in_use[0]) from None
+                count = count * 3 // 4
+            else:
+                return pieces, count
+
+    def _too_small(self, node: CacheNode) -> BackendError:
+        pool = self.cache.pool
+        needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
+        return BackendError(
+            f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
+            f"give it {needed * pool.shape.token_bytes} bytes or more"
+        )
+
+    def run(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        """Compute all pieces; return the model's output at the last token of each, as PV in float32.
+
+        Every node needs its slots reserved, its ancestors computed or among the pieces. A node has at most one piece.
+        """
+        self.calls += 1
+        ordered, segments = lay_out(pieces)
+        tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
+        slots = np.concatenate([node.slots[first:last] for node, first, last in ordered])
+        positions = np.array(
+            [at for node, first, last in ordered for at in range(node.start + first, node.start + last)]
+        )
+        ends = np.cumsum([last - first for _, first, last in ordered]) - 1
+        place = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
+        last_P = torch.tensor([place[piece.node] for piece in pieces], device=self.device)
+        tick = Tick(self.cache.pool, torch.from_numpy(slots).to(self.device), plan(segments, positions, self.device))
+        with self._attention(NAME):
+            output = self._model(
+                input_ids=torch.from_numpy(tokens)[None].to(self.device),
+                position_ids=torch.from_numpy(positions)[None].to(self.device),
+                use_cache=False,
+                tick=tick,
+                **({"logits_to_keep": last_P} if self._takes_logits_to_keep else {}),
+            )
+        for node, _, last in pieces:
+            node.computed = last
+        logits: torch.Tensor = output.logits[0] if self._takes_logits_to_keep else output.logits[0, last_P]
+        return logits.float()
+
+    def run_alone(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Return the output at the last token computed without cache, padding or neighbors, as V in float32."""
+        self.calls += 1
+        options: dict[str, Any] = {"logits_to_keep": 1} if self._takes_logits_to_keep else {}
+        # SDPA leaves out the cap on scores that Gemma 2 was trained with.
+        capped = getattr(self._model.config.get_text_config(), "attn_logit_softcapping", None)
+        with self._attention("eager" if capped else self._model.config._attn_implementation):
+            output = self._model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False, **options)
+        logits_V: torch.Tensor = output.logits[0, -1].float()
+        return logits_V
+
+    @contextmanager
+    def _attention(self, name: str | None) -> Iterator[None]:
+        config = self._model.config
+        own = config._attn_implementation
+        config._attn_implementation = name
+        try:
+            yield
+        finally:
+            config._attn_implementation = own
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Raise BackendError unless a forked run gives what the plain forward pass gives."""
+        # From the middle of the vocabulary: on control tokens float32 itself is off by 4e-3 (SmolLM2-135M).
+        count = int(self._model.config.get_text_config().vocab_size)
+        tokens = [(count // 2 + index) % count for index in range(6)]
+        root = self.cache.add(None, tokens[:3])
+        forks = [self.cache.add(root, tokens[3:4]), self.cache.add(root, tokens[4:])]
+        pieces = [[Piece(root, 0, 3)], [Piece(forks[0], 0, 1), Piece(forks[1], 0, 2)]]
+        calls = self.calls
+        try:
+            for tick in pieces:
+                self.cache.reserve([(piece.node, piece.last) for piece in tick], forks)
+                outputs = self.run(tick)
+            plain = torch.stack([self.run_alone(fork.path_tokens()) for fork in forks])
+            keyless = [layer for layer, keys in enumerate(self.cache.pool.keys) if not keys[:, root.slots].any()]
+        except PoolFullError:
+            raise self._too_small(forks[1]) from None
+        except (ValueError, TypeError, RuntimeError, AttributeError, NotImplementedError) as error:
+            raise self._refused(str(error)) from error
+        finally:
+            self.calls = calls
+            for node in (*forks, root):
+                self.cache.drop(node)
+        if keyless:
+            raise self._refused(f"layer {keyless[0]} has no attention that goes through transformers' interface")
+        share = 2e-3 if self._model.dtype == torch.float32 else 0.1
+        if not torch.allclose(
+            outputs, plain, rtol=0, atol=share * float(plain.abs().nan_to_num().max()), equal_nan=True
+        ):
+            raise self._refused("its outputs differ from those of its plain forward pass")
+
+    def _refused(self, reason: str) -> BackendError:
+        return BackendError(f"cannot keep a tree of KV for a {self._model.config.model_type}: {reason}")
+
+
+def kv_shape(model: PreTrainedModel) -> KvShape:
+    """Return what the model keeps for each token. Raises BackendError where it has no attention."""
+    config = model.config.get_text_config()
+    if not hasattr(config, "num_attention_heads"):
+        raise BackendError(f"a {config.model_type} has no attention, so no KV cache to search with")
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return KvShape(int(config.num_hidden_layers), int(heads), int(width), model.dtype, model.device)

@@ -1,0 +1,220 @@
+"""Trees grown wave by wave on the tree cache, against the same steps written one by one without any cache."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from palmette.backends.backend import Expansion
+from palmette.backends.local import LocalBackend
+from palmette.engine.kv_pool import BLOCK_TOKENS
+from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.tree_model import TreeModel
+from palmette.errors import BackendError
+
+Prompt = Callable[[str], tuple[int, ...]]
+Paths = dict[str, dict[int, tuple[int, ...]]]
+TEXTS = {"a": "1+2", "b": "(3+4)*2-5", "c": "12*12-(7-3)+8-(2*2)"}
+STEP_TOKENS = 12
+
+
+@torch.inference_mode()
+def slow(policy: LlamaForCausalLM, wish: Expansion, end: int, line: int) -> tuple[int, ...]:
+    tokens: list[int] = []
+    while len(tokens) < wish.max_tokens:
+        logits = policy(input_ids=torch.tensor([[*wish.prefix, *tokens]]), use_cache=False).logits[:, -1]
+        tokens.append(int(draw(logits, noise([wish.seed], [len(tokens)], logits.shape[1]), Sampling()).tokens_R[0]))
+        if tokens[-1] == end or (tokens[-1] == line and set(tokens) != {line}):
+            break
+    return tuple(tokens)
+
+
+def backend(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **options: Any) -> LocalBackend:
+    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), **options)
+
+
+def waves(under_test: LocalBackend, paths: Paths, seed: int, expand: Callable[[list[Expansion]], None]) -> None:
+    """Grow 5 waves of random children; after each, release a random part of the leaves."""
+    rng = random.Random(seed)
+    leaves = [(question, 0) for question in paths]
+    for _ in range(5):
+        wishes: list[Expansion] = []
+        for question, parent in leaves:
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                node = 1 + max([0, *paths[question], *(w.node or 0 for w in wishes if w.question == question)])
+                prefix = paths[question][parent]
+                wishes.append(Expansion(question, parent, prefix, rng.getrandbits(60), STEP_TOKENS, node))
+        expand(wishes)
+        under_test.tree.cache.check_integrity()
+        grown = [(wish.question, wish.node or 0) for wish in wishes]
+        leaves = rng.sample(grown, min(5, len(grown)))
+        for question, node in grown:
+            if (question, node) not in leaves:
+                under_test.release(question, [node])
+        under_test.tree.cache.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("rows", "budget_tokens"), [(64, None), (3, None), (64, 30 * BLOCK_TOKENS), (5, 14 * BLOCK_TOKENS)]
+)
+def test_trees_grow_as_if_every_step_were_written_alone(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, rows: int, budget_tokens: int | None
+) -> None:
+    token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
+    budget = None if budget_tokens is None else budget_tokens * token_bytes
+    shared = backend(policy, tokenizer, batch_rows=rows, kv_bytes=budget)
+    pool = shared.tree.cache.pool
+    line = int(tokenizer.convert_tokens_to_ids("\n"))  # type: ignore[arg-type]
+    paths: Paths = {question: {0: prompt(text)} for question, text in TEXTS.items()}
+    written = 0
+
+    def expand(wishes: list[Expansion]) -> None:
+        nonlocal written
+        for wish, step in zip(wishes, shared.expand(wishes), strict=True):
+            assert step.tokens == slow(policy, wish, tokenizer.eos_token_id, line)
+            paths[wish.question][wish.node or 0] = (*wish.prefix, *step.tokens)
+            written += 1
+        assert budget is None or pool.taken_bytes <= budget
+
+    waves(shared, paths, rows, expand)
+    assert written > 30
+    assert shared.room_tokens() == (None if budget is None else pool.free_blocks * BLOCK_TOKENS)
+    for question in paths:
+        shared.release(question, list(paths[question]))
+    assert pool.taken_bytes == 0
+
+
+def test_a_node_costs_its_own_tokens_and_less_than_a_block_more(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    shared = backend(policy, tokenizer, batch_rows=64)
+    prefix = prompt("(3+4)*2-5")
+    steps = shared.expand([Expansion("q", 0, prefix, seed, 20, seed + 1) for seed in range(30)])
+    unique = len(prefix) + sum(len(step.tokens) for step in steps)
+    held = shared.tree.cache.pool.taken_bytes / shared.kv_bytes_per_token
+    assert unique - 30 <= held < unique + 31 * BLOCK_TOKENS  # the last token of a step waits for its first child
+
+
+def test_a_step_that_continues_a_known_node_computes_only_what_is_new(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = backend(policy, tokenizer, batch_rows=64)
+    prefix = prompt("(3+4)*2-5")
+    (step,) = shared.expand([Expansion("q", 0, prefix, 1, 20, 1)])
+    computed = []
+    run = TreeModel.run
+
+    def watched(self: TreeModel, pieces: Any) -> torch.Tensor:
+        computed.append(sum(piece.last - piece.first for piece in pieces))
+        return run(self, pieces)
+
+    monkeypatch.setattr(TreeModel, "run", watched)
+    wishes = [Expansion("q", 1, (*prefix, *step.tokens), seed, 20, seed) for seed in range(2, 10)]
+    grown = shared.expand(wishes)
+    assert computed[0] == 1  # the last token of the step above, once for all its children
+    # Then every distinct beginning of a child, however many children begin with it.
+    assert sum(computed) == 1 + len({child.tokens[:end] for child in grown for end in range(1, len(child.tokens))})
+
+
+def test_a_budget_too_small_for_one_path_is_refused_with_one_that_fits(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    wish = Expansion("q", 0, prompt("12*12-(7-3)+8-(2*2)") * 3, 5, 4, 1)
+    token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
+    small = backend(policy, tokenizer, batch_rows=4, kv_bytes=4 * BLOCK_TOKENS * token_bytes)
+    with pytest.raises(BackendError, match=r"one path needs 64 tokens of KV, the budget holds 32: give it \d+ bytes"):
+        small.expand([wish])
+    assert small.tree.cache.pool.taken_bytes == 0
+
+
+TINY: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "initializer_range": 0.4,
+}  # fmt: skip
+
+
+def tiny(kind: str, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**{**TINY, **changes})).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {}),
+        ("qwen2", {}),
+        ("qwen3", {}),
+        ("mistral", {"sliding_window": 3}),
+        ("gemma", {}),
+        ("gemma2", {"sliding_window": 3, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8}),
+        ("gemma3_text", {"sliding_window": 3, "query_pre_attn_scalar": 8}),
+        ("phi3", {}),
+        ("smollm3", {}),
+        ("olmo2", {}),
+    ],
+)
+def test_models_of_many_kinds_run_on_the_tree(kind: str, changes: dict[str, Any]) -> None:
+    TreeModel(tiny(kind, **changes)).check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "reason"),
+    [
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "sinks"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layer 0 has no attention"),
+        ("mamba", {}, "layer 0 has no attention"),
+    ],
+)
+def test_models_that_cannot_are_refused_by_name_with_the_reason(
+    kind: str, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(BackendError, match=f"{kind}.*{reason}"):
+        TreeModel(tiny(kind, **changes)).check()
+
+
+def test_children_that_write_the_same_are_computed_and_kept_once_until_the_last_is_released(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    prefix = prompt("(3+4)*2-5")
+    alone = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
+    calls, held = greedy.calls, greedy.tree.cache.pool.taken_bytes
+    twins = greedy.expand([Expansion("q", 0, prefix, seed, 20, 1 + seed) for seed in range(8)])
+    assert twins == [alone] * 8
+    assert greedy.calls == 2 * calls
+    assert greedy.tree.cache.pool.taken_bytes == 2 * held
+    # Children of two twins stand below one node: they too are written once.
+    calls = greedy.calls
+    wishes = [Expansion("q", twin, (*prefix, *alone.tokens), 9, 20, 10 + twin) for twin in (3, 4)]
+    first, second = greedy.expand(wishes)
+    assert first == second
+    assert greedy.calls - calls == len(first.tokens)
+    held = greedy.tree.cache.pool.taken_bytes
+    greedy.release("q", [1, 2, 3, 5, 6, 7, 8, 13])
+    assert greedy.tree.cache.pool.taken_bytes == held
+    greedy.release("q", [14, 4, 0])
+    greedy.release("alone", [0, 1])
+    greedy.tree.cache.check_integrity()
+    assert greedy.tree.cache.pool.taken_bytes == 0
+
+
+def test_a_step_cut_short_does_not_grow_with_its_longer_twin(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    prefix = prompt("12*12-(7-3)")
+    whole = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
+    assert len(whole.tokens) > 3
+    short, long = greedy.expand([Expansion("q", 0, prefix, 1, 3, 1), Expansion("q", 0, prefix, 1, 20, 2)])
+    assert (short.tokens, short.finish) == (whole.tokens[:3], "length")
+    assert long == whole
+    (rest,) = greedy.expand([Expansion("q", 1, (*prefix, *short.tokens), 1, 20, 3)])
+    assert short.tokens + rest.tokens == whole.tokens
+    greedy.release("q", [0, 1, 2, 3])
+    greedy.release("alone", [0, 1])
+    assert greedy.tree.cache.pool.taken_bytes == 0

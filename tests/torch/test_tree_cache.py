@@ -1,0 +1,73 @@
+import random
+
+import pytest
+import torch
+
+from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
+from palmette.engine.tree_cache import CacheNode, TreeCache
+from palmette.errors import BackendError
+
+from .forest import grown
+
+SHAPE = KvShape(layers=2, heads=2, width=4, dtype=torch.float32, device=torch.device("cpu"))
+BLOCK_BYTES = BLOCK_TOKENS * SHAPE.token_bytes
+
+
+def test_after_the_last_drop_the_pool_is_whole() -> None:
+    rng = random.Random(0)
+    pool = KvPool(SHAPE)
+    cache, nodes = grown(pool, rng, 200)
+    cache.check_integrity()
+    assert pool.taken_bytes == BLOCK_BYTES * sum(-(-len(node.tokens) // BLOCK_TOKENS) for node in nodes)
+    for node in rng.sample(nodes, len(nodes)):
+        cache.drop(node)
+        cache.drop(node)
+        cache.check_integrity()
+    assert pool.taken_bytes == 0
+
+
+def test_a_dropped_node_stays_while_something_hangs_below_it() -> None:
+    pool = KvPool(SHAPE)
+    cache = TreeCache(pool)
+    root = cache.add(None, range(8))
+    child = cache.add(root, range(8))
+    cache.reserve([(root, 8), (child, 8)], [child])
+    cache.drop(root)
+    assert root.blocks and child.parent is root
+    cache.drop(child)
+    assert pool.taken_bytes == 0
+
+
+def test_the_coldest_node_that_is_not_in_use_loses_its_blocks_first() -> None:
+    pool = KvPool(SHAPE, budget_bytes=4 * BLOCK_BYTES)
+    cache = TreeCache(pool)
+    root, old, young, new = (CacheNode(None, range(8)) for _ in range(4))
+    last = cache.add(root, range(8))
+    for node in (root, old, young, new):
+        cache.reserve([(node, 8)], [node])
+    cache.reserve([(last, 8)], [last])
+    assert [bool(node.blocks) for node in (root, old, young, new, last)] == [True, False, True, True, True]
+    assert old.computed == 0
+    cache.check_integrity()
+
+
+def test_a_budget_is_never_passed() -> None:
+    pool = KvPool(SHAPE, budget_bytes=3 * BLOCK_BYTES + 5)
+    cache = TreeCache(pool)
+    assert pool.limit_tokens == 3 * BLOCK_TOKENS
+    node = cache.add(None, range(100))
+    with pytest.raises(PoolFullError):
+        cache.reserve([(node, 100)], [node])
+    assert pool.taken_bytes == 0
+    with pytest.raises(BackendError, match=f"holds no block of 8 tokens: give it {BLOCK_BYTES} bytes"):
+        KvPool(SHAPE, budget_bytes=BLOCK_BYTES - 1)
+
+
+def test_growing_keeps_what_is_written() -> None:
+    pool = KvPool(SHAPE)
+    first = pool.blocks * BLOCK_TOKENS - 1
+    pool.write(1, torch.tensor([first]), torch.ones(2, 1, 4), torch.full((2, 1, 4), 2.0))
+    pool.take(pool.blocks + 1)
+    assert pool.keys[1][:, first].eq(1).all()
+    assert pool.values[1][:, first].eq(2).all()
+    assert len(pool.keys) == len(pool.values) == 2
