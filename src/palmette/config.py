@@ -60,7 +60,7 @@ class PolicySettings(_Settings):
     temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
-    batch_rows: int = Field(1024, ge=1, le=65_536)
+    batch_rows: int = Field(512, ge=1, le=65_536)
 
 
 class RewardSettings(_Settings):
@@ -70,7 +70,7 @@ class RewardSettings(_Settings):
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     device: Device = Field("auto", pattern=_DEVICE)
-    batch_rows: int = Field(1024, ge=1, le=65_536)
+    batch_rows: int = Field(512, ge=1, le=65_536)
 
 
 class TaskSettings(_Settings):

@@ -12,7 +12,7 @@ import torch
 from palmette.errors import BackendError
 
 BLOCK_TOKENS = 8
-"""Steps of the seedling have 10 to 25 tokens: at 8, a node wastes under a fifth of what it holds."""
+"""A node begins with a block of its own, so it leaves half a block unused on average: keep it small."""
 
 
 _FIRST_BYTES = 64 * 2**20
