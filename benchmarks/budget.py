@@ -1,0 +1,56 @@
+"""ETS within a budget against REBASE without one: metered peaks, accuracy. `python -m benchmarks.budget`.
+
+The budgets are parts of what REBASE held at its peak, all questions in flight together.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from palmette import run
+from palmette.config import load_config
+from palmette.events import Session, read_events
+from palmette.search.summary import Summary, summarize
+from palmette.units import format_bytes
+
+
+def searched(folder: Path, settings: dict[str, object]) -> tuple[Summary, Session]:
+    """Run one search; return what it found and what it held."""
+    config = load_config(None, {**settings, "out": str(folder)})
+    run.start_search(run.new_folder(config), config, lambda done, total: None)
+    events = list(read_events(folder))
+    return summarize(events), next(event for event in events if isinstance(event, Session))
+
+
+def main() -> None:
+    """Print one line for REBASE and one for each budget."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--questions", type=int, default=50)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--parts", type=int, nargs="+", default=[1, 2, 4])
+    options = parser.parse_args()
+    base: dict[str, object] = {"task.questions": options.questions, "search.width": options.width}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        free, held = searched(folder / "rebase", {**base, "search.strategy": "rebase"})
+        token = held.kv_bytes_per_token
+        print(
+            f"rebase: peak {held.peak_kv_tokens} KV tokens ({format_bytes(held.peak_kv_tokens * token)}), mean "
+            f"{free.mean_kv_tokens:.0f} a question, weighted {free.votes['weighted'].share:.3f}, {free.seconds:.0f} s"
+        )
+        for part in options.parts:
+            budget = held.peak_kv_tokens * token // part
+            settings = {**base, "search.strategy": "ets", "search.kv_budget": budget, "search.first_step_tokens": 8}
+            kept, within = searched(folder / f"ets-{part}", settings)
+            peak = within.peak_kv_tokens * token
+            assert peak <= budget, f"metered {peak} bytes, the budget is {budget}"
+            print(
+                f"ets in 1/{part}: budget {format_bytes(budget)}, peak {format_bytes(peak)} ({peak / budget:.1%}), "
+                f"mean {kept.mean_kv_tokens:.0f} a question, weighted {kept.votes['weighted'].share:.3f}, "
+                f"{kept.seconds:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
