@@ -30,7 +30,7 @@ from palmette.sweep import MEASURE, PLAN, Cell, Sweep, new_sweep, open_sweep, ru
 from palmette.tasks.load import load_task
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
-DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase")
+DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
 _PLAIN_SECONDS = 10.0  # How often progress is said where stderr is no terminal.
 
 

@@ -6,8 +6,9 @@ from fractions import Fraction
 import pytest
 
 from palmette.search import fit, milp, solver
-from palmette.search.covering import Effort, ExhaustedError, Forest, cheapest
+from palmette.search.covering import cheapest
 from palmette.search.fit import select_within
+from palmette.search.forest import Effort, ExhaustedError, Forest
 from palmette.search.solver import Candidates, Number, Selection, select
 
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import gcd
 
-from palmette.search.covering import Effort, ExhaustedError, Forest
+from palmette.search.forest import Effort, ExhaustedError, Forest
 from palmette.search.solver import Candidates, Number, Selection, Shape, cheapest_or_highs, plant, whole
 
 STEPS = 8_000_000  # about three seconds

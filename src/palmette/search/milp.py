@@ -1,6 +1,7 @@
 """The covering problem as a mixed-integer program for HiGHS: slower on small forests, steadier on large ones."""
 
-from palmette.search.covering import Effort, Forest, scopes, settle, split
+from palmette.search.forest import Effort, Forest, scopes, split
+from palmette.search.settle import settle
 
 
 def cheapest(forest: Forest, bonus: int) -> int:

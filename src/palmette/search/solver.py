@@ -16,7 +16,8 @@ from fractions import Fraction
 from math import lcm
 
 from palmette.search import milp
-from palmette.search.covering import Effort, ExhaustedError, Forest, cheapest
+from palmette.search.covering import cheapest
+from palmette.search.forest import Effort, ExhaustedError, Forest
 
 Number = int | float | Fraction
 
