@@ -1,6 +1,7 @@
 """Compares ETS with what the published code chose, on the trees of a JSON file: `ets_cases.py CASES.json`."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,22 @@ def worth_of(case: dict[str, Any], frontier: Frontier, kept: set[int], children:
     return float(worth)
 
 
+def published_share(ranked: list[tuple[int, float]], width: int, temperature: float) -> dict[int, int]:
+    """Return REBASE's children in float32, as the published code rounds: now and then one more than the width."""
+    import torch
+
+    weights = torch.exp(torch.tensor([score / temperature for _, score in ranked]))
+    left = weights.sum()
+    children = {}
+    for (leaf, _), weight in zip(ranked, weights, strict=True):
+        count = math.ceil(width * weight / left) if left > 0 else 0
+        if count > 0:
+            children[leaf] = count
+        width -= count
+        left -= weight
+    return children
+
+
 def compared(case: dict[str, Any]) -> tuple[bool, bool, str]:
     """Return whether the objective agrees, whether the children do, and why not."""
     frontier = frontier_of(case)
@@ -50,9 +67,11 @@ def compared(case: dict[str, Any]) -> tuple[bool, bool, str]:
         tie = "a tie" if abs(worth - found.worth) < 1e-9 else "no tie"
         why = f"{tie}: our set is worth {found.worth:.9f}, theirs {worth:.9f}"
     else:
+        kept = [pair for pair in frontier.ranked() if pair[0] in found.leaves]
+        rounding = "rounds as float32 does" if published_share(kept, width, temperature) == theirs else "differs"
         more = {leaf: theirs.get(leaf, 0) - ours.get(leaf, 0) for leaf in theirs.keys() | ours.keys()}
         changed = {leaf: change for leaf, change in sorted(more.items()) if change}
-        why = f"the same set, but theirs has {sum(theirs.values())} children, ours {sum(ours.values())}: {changed}"
+        why = f"the same set; {sum(theirs.values())} children, ours {sum(ours.values())}: {changed}, which {rounding}"
     return agrees, ours == theirs, why
 
 
