@@ -34,7 +34,9 @@ function showPlot(figure, cost, title) {
   const least = Math.min(...costs), greatest = Math.max(...costs), isLog = greatest > 8 * least;
   const wide = Math.max(300, figure.clientWidth), high = Math.round(Math.max(300, Math.min(400, wide * 0.66)));
   const box = { left: 40, right: wide - 14, top: 14, bottom: high - 46 };
-  const from = isLog ? least / 1.15 : Math.max(0, least - 0.08 * (greatest - least || least)), to = isLog ? greatest * 1.15 : greatest + 0.08 * (greatest - least || greatest);
+  // At least a fifth of the value wide: costs that hardly differ should look alike.
+  const margin = Math.max(0.08 * (greatest - least), 0.1 * greatest - (greatest - least) / 2);
+  const from = isLog ? least / 1.15 : Math.max(0, least - margin), to = isLog ? greatest * 1.15 : greatest + margin;
   const along = isLog ? (value) => Math.log(value / from) / Math.log(to / from) : (value) => (value - from) / (to - from);
   const bottom = Math.floor(Math.min(1, ...points.map((point) => point.low), ...behind.flat().map((point) => point.accuracy)) * 10) / 10;
   const top = Math.max(bottom + 0.2, Math.ceil(Math.max(...points.map((point) => point.high), ...behind.flat().map((point) => point.accuracy)) * 10) / 10);
