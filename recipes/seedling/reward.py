@@ -1,16 +1,9 @@
-"""Trains the process reward model to see where a solution leaves the right path.
+"""Trains the process reward model on the policy's own samples, judged line by line.
 
-A ripe copy of the policy knows the right lines: the chance it gives to a token tells a wrong one at once (on samples of
-the policy the chance of the whole solution has an AUC of 0.996 for solved against failed). The reward model begins as
-the ripe copy with two layers more, which learn to notice such tokens and to remember them at the end of every line.
-Labels at line ends alone did not teach it that, nor did samples alone: too few of their tokens are wrong. So half of
-the batches are right solutions with digits changed, and every token says whether the ripe copy expected it.
-
-Shapes: R rows, T tokens, V vocabulary.
+Shapes: R rows, T tokens.
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -21,20 +14,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, PreTrainedTokenizerFast
 
 from palmette.tasks import ladder
-from recipes.seedling.policy import encode
 
 BATCH_ROWS = 24
-LEARNING_RATE = 2e-3
-BODY_RATE = 1e-3
-EXTRA_LAYERS = 2
-CHANGED = (0.01, 0.04, 0.12)
-EXPECTED = 0.5
+LEARNING_RATE = 1e-3
 UNLABELED = -1.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A solution with its prompt as tokens, and a label at each step's last token: is all right so far."""
+    """A solution the policy wrote: its tokens with the prompt, and a label at each step's last token."""
 
     tokens: list[int]
     labels: dict[int, bool]
@@ -66,17 +54,16 @@ def sample_solutions(
 
 
 def judge(tokenizer: PreTrainedTokenizerFast, problem: ladder.Problem, answer: list[int]) -> Sample:
-    """Label each line: right when it and all before it follow, and the last only when nothing is left to do."""
+    """Label each line: right when it follows from the lines before, and the last only when nothing is left to do."""
     prompt = tokenizer.encode(f"<bos>{problem.expression}\n", add_special_tokens=False)
     end, line_break = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("\n")
     answer = answer[: answer.index(end) + 1] if end in answer else answer
     state: tuple[ladder.Token, ...] | None = ladder.parse(problem.expression)
     labels: dict[int, bool] = {}
-    begin, solved, right = 0, False, True
+    begin, solved = 0, False
     for place, token in enumerate(answer):
         if token in (end, line_break):
-            follows, state = ladder.follow(state, str(tokenizer.decode(answer[begin:place])))
-            right = right and follows
+            right, state = ladder.follow(state, str(tokenizer.decode(answer[begin:place])))
             if token == end:
                 solved = state is not None and state == (problem.answer,)
                 right = right and state is not None and len(state) == 1
@@ -85,86 +72,36 @@ def judge(tokenizer: PreTrainedTokenizerFast, problem: ladder.Problem, answer: l
     return Sample([*prompt, *answer], labels, solved)
 
 
-def changed_solutions(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[list[Sample]]:
-    """Yield batches of right solutions in which digits were changed at random, few or many in each."""
-    generator = random.Random(seed)
-    digits = tokenizer.encode("0123456789", add_special_tokens=False)
-    problems = ladder.problems(ladder.DEFAULT_GRADE, "train", seed)
-    while True:
-        batch = []
-        for problem in sorted(islice(problems, 16 * BATCH_ROWS), key=lambda problem: len(problem.expression)):
-            tokens, prompt = encode(tokenizer, problem)
-            rate = generator.choice(CHANGED)
-            answer = [
-                generator.choice(digits) if token in digits and generator.random() < rate else token
-                for token in tokens[prompt:]
-            ]
-            batch.append(judge(tokenizer, problem, answer))
-        ready = [batch[start : start + BATCH_ROWS] for start in range(0, len(batch), BATCH_ROWS)]
-        generator.shuffle(ready)
-        yield from ready
-
-
-def new_reward(ripe: LlamaForCausalLM) -> LlamaForTokenClassification:
-    """Return the ripe copy's body with layers on top that do nothing yet, and a scalar head."""
-    config = LlamaConfig.from_dict(ripe.config.to_dict())
-    config.num_labels = 1
-    config.num_hidden_layers += EXTRA_LAYERS
-    model = LlamaForTokenClassification(config)
-    model.model.load_state_dict(ripe.model.state_dict(), strict=False)
-    for layer in model.model.layers[-EXTRA_LAYERS:]:
-        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
-        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
-    return model
-
-
 def train_reward(
-    ripe: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, samples: list[Sample], updates: int, seed: int
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, samples: list[Sample], epochs: int, seed: int
 ) -> LlamaForTokenClassification:
-    """Train on changed solutions and on the policy's samples by turns; a second head, not kept, learns every token."""
+    """Train a scalar head and the whole body, begun from the policy's, to tell right lines from wrong ones."""
     torch.manual_seed(seed)
-    model = new_reward(ripe)
-    notices = torch.nn.Linear(model.config.hidden_size, 1)
-    fresh = [
-        *model.model.layers[-EXTRA_LAYERS:].parameters(),
-        *model.model.norm.parameters(),
-        *model.score.parameters(),
-    ]
-    known = {id(weights) for weights in fresh}
-    body = [weights for weights in model.parameters() if id(weights) not in known]
-    rates = (LEARNING_RATE, BODY_RATE)
-    groups: list[dict[str, Any]] = [{"params": [*fresh, *notices.parameters()]}, {"params": body}]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    changed, sampled = changed_solutions(tokenizer, seed + 3), _endless_batches(samples, random.Random(seed))
-    recent: list[tuple[float, float]] = []
-    for update in track(range(updates), "reward model"):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * min(1, (update + 1) / 50, (updates - update) / (0.6 * updates))
-        tokens_RT, labels_RT = _collate(next(changed if update % 2 else sampled), tokenizer.pad_token_id)
-        expected_RT = _expected(ripe, tokens_RT)
+    config = LlamaConfig.from_dict(policy.config.to_dict())
+    config.num_labels = 1
+    model = LlamaForTokenClassification(config)
+    model.model.load_state_dict(policy.model.state_dict())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    generator = random.Random(seed)
+    order = [batch for _ in range(epochs) for batch in _shuffled_batches(samples, generator)]
+    recent: list[float] = []
+    for update, batch in enumerate(track(order, "reward model")):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1, (update + 1) / 100, (len(order) - update) / (0.6 * len(order)))
+        tokens_RT, labels_RT = _collate(batch, tokenizer.pad_token_id)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = model.model(input_ids=tokens_RT, use_cache=False).last_hidden_state
-        labeled, real = labels_RT != UNLABELED, tokens_RT[:, 1:] != tokenizer.pad_token_id
-        line_loss = binary_cross_entropy_with_logits(model.score(hidden[labeled].float())[:, 0], labels_RT[labeled])
-        token_loss = binary_cross_entropy_with_logits(notices(hidden[:, 1:][real].float())[:, 0], expected_RT[real])
-        (line_loss + token_loss).backward()
+        labeled = labels_RT != UNLABELED
+        logits = model.score(hidden[labeled].float())[:, 0]
+        loss = binary_cross_entropy_with_logits(logits, labels_RT[labeled])
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        recent.append((line_loss.item(), token_loss.item()))
-        if (update + 1) % 100 == 0:
-            lines, noticed = (sum(losses) / 100 for losses in zip(*recent[-100:], strict=True))
-            print(f"update {update + 1}: loss of lines {lines:.4f}, of tokens {noticed:.4f}", flush=True)
+        recent.append(loss.item())
+        if (update + 1) % 250 == 0:
+            print(f"update {update + 1}: loss {sum(recent[-250:]) / 250:.4f}", flush=True)
     return model.eval()
-
-
-@torch.inference_mode()
-def _expected(ripe: LlamaForCausalLM, tokens_RT: torch.Tensor) -> torch.Tensor:
-    """Return 1 for each token after the first that the ripe copy expected, 0 for the others."""
-    with torch.autocast("cpu", torch.bfloat16):
-        logits_RTV = ripe(input_ids=tokens_RT[:, :-1], use_cache=False).logits
-    chances_RT = logits_RTV.float().softmax(-1).gather(2, tokens_RT[:, 1:, None])[..., 0]
-    return (chances_RT > EXPECTED).float()
 
 
 @torch.inference_mode()
@@ -199,11 +136,6 @@ def auc(scores: list[float], labels: list[bool]) -> float:
         place = end
     rights = sum(labels)
     return wins / (rights * (len(labels) - rights))
-
-
-def _endless_batches(samples: list[Sample], generator: random.Random) -> Iterator[list[Sample]]:
-    while True:
-        yield from _shuffled_batches(samples, generator)
 
 
 def _shuffled_batches(samples: list[Sample], generator: random.Random) -> list[list[Sample]]:

@@ -21,7 +21,9 @@ Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 SCORED_STRATEGIES = ("beam", "dvts", "rebase", "ets")
-PARTNERS = {"seedling": "seedling-prm"}
+PARTNERS = {"seedling": "seedling-ripe"}
+READ_BY_LIKELIHOOD = ("seedling-ripe",)
+"""Models of the zoo that score by what they expect."""
 
 
 PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
@@ -64,9 +66,13 @@ class PolicySettings(_Settings):
 
 
 class RewardSettings(_Settings):
-    """The model that scores steps; null for none, `auto` for the one trained for the policy."""
+    """The model that scores steps; null for none, `auto` for the one trained for the policy.
+
+    `score` tells how: by a scalar head, or by how much a causal language model expects the step.
+    """
 
     model: str | None = Field("auto", min_length=1)
+    score: Literal["auto", "head", "likelihood"] = "auto"
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     device: Device = Field("auto", pattern=_DEVICE)
@@ -191,7 +197,10 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
     """Turn plain values into a Config with nothing left to choose. `sources` tells keys that are not from `origin`."""
     try:
         config = Config.model_validate(values)
-        return config.model_copy(update={"reward": config.reward.model_copy(update={"model": config.partner()})})
+        model, score = config.partner(), config.reward.score
+        if score == "auto":
+            score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
+        return config.model_copy(update={"reward": config.reward.model_copy(update={"model": model, "score": score})})
     except ValidationError as error:
         faults = error.errors()
         said = [_explain(item, sources, origin) for item in faults[:5]]

@@ -214,13 +214,13 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     """Load the reward model into this process, None where the config names none."""
     if settings.model is None:
         return None
+    from palmette.score.likelihood import LikelihoodScorer
     from palmette.score.prm import PrmScorer
-    from palmette.zoo.load import load_reward
+    from palmette.zoo.load import load_judge, load_reward
 
-    model, tokenizer = load_reward(
-        settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
-    )
-    return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows)
+    load, scorer = (load_judge, LikelihoodScorer) if settings.score == "likelihood" else (load_reward, PrmScorer)
+    model, tokenizer = load(settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device)
+    return scorer(model, tokenizer, batch_rows=settings.batch_rows)
 
 
 def load_clusterer(settings: EmbedderSettings) -> Clusterer:

@@ -32,7 +32,7 @@ PROBLEM = ladder.solve("(3+4)*2-5")
     ("answer", "labels", "solved"),
     [
         ("3+4=7\n7*2=14\n14-5=9<eos>", [True, True, True], True),
-        ("3+4=8\n8*2=16\n16-5=11<eos>", [False, False, False], False),
+        ("3+4=8\n8*2=16\n16-5=11<eos>", [False, True, True], False),
         ("3+4=7\n7*2=14<eos>", [True, False], False),  # right so far, but it ends too soon
         ("3+4=7\n2*5=10\n7-5=2<eos>", [True, False, False], False),
         ("3+4=7\n7*2=14\n14-5=9\n9<eos>", [True, True, True, False], False),

@@ -127,7 +127,7 @@ class Engine:
             # Too close to call: rounding differs with the batch, so ask again in a batch that is always the same.
             row = rows[index]
             if row.tip() not in alone:
-                alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
+                alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())[0]
             logits_RV[index] = alone[row.tip()]
             own = draw(logits_RV[index : index + 1], self._noise([row], logits_RV.shape[1]), self._sampling)
             drawn.tokens_R[index] = own.tokens_R[0]

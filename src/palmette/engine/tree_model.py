@@ -71,6 +71,16 @@ class TreeModel:
 
         Every node needs its slots reserved, its ancestors computed or among the pieces. A node has at most one piece.
         """
+        return self._run(pieces, every=False)[0]
+
+    def run_every(self, pieces: Sequence[Piece]) -> list[torch.Tensor]:
+        """Compute all pieces as `run` does; return the model's output at every token of each, in float32."""
+        logits_TV, ends = self._run(pieces, every=True)
+        return [
+            logits_TV[end + 1 - (last - first) : end + 1] for (_, first, last), end in zip(pieces, ends, strict=True)
+        ]
+
+    def _run(self, pieces: Sequence[Piece], *, every: bool) -> tuple[torch.Tensor, list[int]]:
         self.calls += 1
         ordered, segments = lay_out(pieces)
         tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
@@ -88,23 +98,23 @@ class TreeModel:
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
                 use_cache=False,
                 tick=tick,
-                **({"logits_to_keep": last_P} if self._takes_logits_to_keep else {}),
+                **({"logits_to_keep": last_P} if self._takes_logits_to_keep and not every else {}),
             )
         for node, _, last in pieces:
             node.computed = last
-        logits: torch.Tensor = output.logits[0] if self._takes_logits_to_keep else output.logits[0, last_P]
-        return logits.float()
+        given: torch.Tensor = output.logits[0] if self._takes_logits_to_keep or every else output.logits[0, last_P]
+        return given.float(), [place[piece.node] for piece in pieces]
 
-    def run_alone(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Return the output at the last token computed without cache, padding or neighbors, as V in float32."""
+    def run_alone(self, tokens: Sequence[int], count: int = 1) -> torch.Tensor:
+        """Return the output at the last tokens computed without cache, padding or neighbors, in float32."""
         self.calls += 1
-        options: dict[str, Any] = {"logits_to_keep": 1} if self._takes_logits_to_keep else {}
+        options: dict[str, Any] = {"logits_to_keep": count} if self._takes_logits_to_keep else {}
         # SDPA leaves out the cap on scores that Gemma 2 was trained with.
         capped = getattr(self._model.config.get_text_config(), "attn_logit_softcapping", None)
         with self._attention("eager" if capped else self._model.config._attn_implementation):
             output = self._model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False, **options)
-        logits_V: torch.Tensor = output.logits[0, -1].float()
-        return logits_V
+        logits: torch.Tensor = output.logits[0, -count:].float()
+        return logits
 
     @contextmanager
     def _attention(self, name: str | None) -> Iterator[None]:
@@ -130,7 +140,7 @@ class TreeModel:
             for tick in pieces:
                 self.cache.reserve([(piece.node, piece.last) for piece in tick], forks)
                 outputs = self.run(tick)
-            plain = torch.stack([self.run_alone(fork.path_tokens()) for fork in forks])
+            plain = torch.cat([self.run_alone(fork.path_tokens()) for fork in forks])
             keyless = [layer for layer, keys in enumerate(self.cache.pool.keys) if not keys[:, root.slots].any()]
         except PoolFullError:
             raise self._too_small(forks[1]) from None

@@ -1,122 +1,20 @@
 """Step scores from a process reward model with a scalar head, read at each step's last token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from palmette.backends.chat import render
-from palmette.backends.local import context_tokens
 from palmette.engine.tree_cache import CacheNode
-from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-from palmette.score.scorer import Candidate
-from palmette.zoo.foreign import told_as
-
-GRID = 1 / 64
-"""Logits are rounded to this, so that a score is the same whatever is scored beside it: a batch moves a logit by about
-1e-5, and a strategy that breaks ties by score would see it. In probabilities a step of the grid is 1.6% at the most."""
-
-NARROW = 1e-4
-"""A logit this close to the border between two grid points is computed again alone; one in eighty is."""
-
-_Tokens = tuple[int, ...]
-_Asked = tuple[tuple[str, str], ...]
+from palmette.score.tree_scorer import Tokens, TreeScorer
 
 
-class _Known(dict[tuple[_Asked, tuple[str, ...]], tuple[_Tokens, CacheNode]]):
-    """Tokens and node of what was scored, by question and steps; no steps for the prompt."""
+class PrmScorer(TreeScorer):
+    """A score is the sigmoid of the head."""
 
-
-class PrmScorer:
-    """Runs up to `batch_rows` candidates at a time on a tree cache; a score is the sigmoid of the head.
-
-    What one call has scored is kept until the next: a candidate that continues one of those is computed from there
-    on. A solution longer than the model reads scores 0: it cannot be judged.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        batch_rows: int,
-        kv_bytes: int | None = None,
-    ) -> None:
-        self._name = f"the reward model, a {model.config.model_type}, cannot score"
-        self._tokenizer = tokenizer
-        self._batch_rows = batch_rows
-        self._limit = context_tokens(model)
-        self.tree = TreeModel(model, budget_bytes=kv_bytes)
-        with told_as(self._name):
-            self.tree.check()
-        self._known = _Known()
-
-    @property
-    def calls(self) -> int:
-        """Forward passes made so far."""
-        return self.tree.calls
-
-    @torch.inference_mode()
-    def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Score the last step of each candidate; see the contract."""
-        with told_as(self._name):
-            rows = self._encode(candidates)
-            nodes = self._placed(candidates, rows)
-            try:
-                logits = dict(zip(nodes, self._logits(list(nodes.values())), strict=True))
-            finally:
-                kept = {node for _, node in self._known.values()}
-                for node in nodes.values():
-                    if node not in kept:
-                        self.tree.cache.drop(node)
-            for row, logit in logits.items():
-                if abs(logit / GRID % 1 - 0.5) * GRID < NARROW:
-                    logits[row] = float(self.tree.run_alone(row)[0])
-            return [0.0 if row is None else _sigmoid(round(logits[row] / GRID) * GRID) for row in rows]
-
-    def _encode(self, candidates: Sequence[Candidate]) -> list[_Tokens | None]:
-        """Return each candidate's tokens, None where they are too many."""
-        prompts = {_asked(candidate): candidate.messages for candidate in candidates}
-        rendered = {asked: render(self._tokenizer, messages) for asked, messages in prompts.items()}
-        rows: list[_Tokens | None] = []
-        for candidate in candidates:
-            # The policy's text is split as text: a control token that it spells out must not become one.
-            text = "".join(candidate.steps)
-            steps = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-            ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            row = (*rendered[_asked(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
-            rows.append(None if self._limit is not None and len(row) > self._limit else row)
-        return rows
-
-    def _placed(self, candidates: Sequence[Candidate], rows: Sequence[_Tokens | None]) -> dict[_Tokens, CacheNode]:
-        """Return a node for each distinct row, below what the last call left of it; forget what nothing stands on."""
-        cache, before, known = self.tree.cache, self._known, _Known()
-        placed: dict[_Tokens, CacheNode] = {}
-        for candidate, row in zip(candidates, rows, strict=True):
-            if row is None:
-                continue
-            asked = _asked(candidate)
-            if (asked, ()) not in known:
-                prompt = render(self._tokenizer, candidate.messages)
-                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add(None, prompt))
-            if row not in placed:
-                above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
-                if row[: len(above)] != above:  # The step has changed how the text before it is split.
-                    above, node = known[asked, ()]
-                placed[row] = node if above == row else cache.add(node, row[len(above) :])
-            if not candidate.finished:
-                known[asked, candidate.steps] = row, placed[row]
-        kept = {node for _, node in known.values()}
-        for _, node in before.values():
-            if node not in kept:
-                cache.drop(node)
-        self._known = known
-        return placed
-
-    def _logits(self, tips: Sequence[CacheNode]) -> list[float]:
+    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
         found: dict[CacheNode, float] = {}
-        pending = list(tips)
+        pending = list(nodes.values())
         while pending:
             batch = pending[: self._batch_rows]
             pieces, _ = self.tree.fit(batch, batch)
@@ -129,12 +27,10 @@ class PrmScorer:
                 if last == len(node.tokens):
                     found[node] = logit
             pending = [tip for tip in pending if tip not in found]
-        return [found[tip] for tip in tips]
+        return {row: found[node] for row, node in nodes.items()}
 
+    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+        return float(self.tree.run_alone(row)[0, 0])
 
-def _asked(candidate: Candidate) -> _Asked:
-    return tuple((message["role"], message["content"]) for message in candidate.messages)
-
-
-def _sigmoid(logit: float) -> float:
-    return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
+    def _score(self, value: float) -> float:
+        return float(torch.tensor(value, dtype=torch.float64).sigmoid())

@@ -66,6 +66,7 @@ ENTRIES = {
     entry.name: entry
     for entry in (
         Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors"),
+        Entry("seedling-ripe", "reward", "Apache-2.0", "palmette", "seedling-ripe/model.safetensors"),
         Entry("seedling-prm", "reward", "Apache-2.0", "palmette", "seedling-prm/model.safetensors"),
         Entry(
             "smollm2-135m",

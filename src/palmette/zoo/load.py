@@ -36,15 +36,30 @@ def load_policy(
     Raise ConfigError when the name, adapter, dtype or device is wrong, BackendError when the weights are damaged,
     pickled or incomplete.
     """
+    return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, device)
+
+
+def load_judge(
+    name: str, *, adapter: str | None = None, dtype: str = "float32", device: str = "cpu"
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Return a causal language model that scores by likelihood, any policy too; as `load_policy`."""
+    entry = ENTRIES.get(name)
+    folder = _local_folder(name, "policy" if entry is not None and entry.role == "policy" else "reward")
+    return _load_causal(name, folder, "reward", adapter, dtype, device)
+
+
+def _load_causal(
+    name: str, folder: Path, role: Role, adapter: str | None, dtype: str, device: str
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoModelForCausalLM
 
-    folder = _local_folder(name, "policy")
     architectures = read_json(folder / "config.json").get("architectures") or []
     if not isinstance(architectures, list):
         raise BackendError(f"{folder / 'config.json'} is damaged: architectures is no list. Restore it")
     if any(part in str(architecture) for architecture in architectures for part in _HEADS_THAT_DO_NOT_WRITE):
-        raise BackendError(f"{name} cannot serve as policy: it is a {architectures[0]}, which writes no text")
-    return _load(AutoModelForCausalLM, name, folder, "policy", adapter, dtype, device)
+        hint = "" if role == "policy" else ": set reward.score to head"
+        raise BackendError(f"{name} cannot serve as {role}: it is a {architectures[0]}, which writes no text{hint}")
+    return _load(AutoModelForCausalLM, name, folder, role, adapter, dtype, device)
 
 
 def load_reward(
@@ -133,8 +148,9 @@ def _load(
 def _refuse_random_weights(name: str, role: Role, missing: list[str]) -> None:
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        hint = ". A language model scores with --set reward.score=likelihood" if role == "reward" else ""
         raise BackendError(
-            f"{name} cannot serve as {role}: its weights lack {shown}, which would start from random numbers"
+            f"{name} cannot serve as {role}: its weights lack {shown}, which would start from random numbers{hint}"
         )
 
 

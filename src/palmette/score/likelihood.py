@@ -1,0 +1,59 @@
+"""Step scores from any causal language model: how much it expected the step.
+
+A model that solves a task better than the policy knows a slip when it reads one. No reward model has to be trained.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from palmette.engine.tree_cache import CacheNode
+from palmette.errors import BackendError
+from palmette.score.tree_scorer import Tokens, TreeScorer
+
+
+class LikelihoodScorer(TreeScorer):
+    """A score is the geometric mean of the chances that the model gives to the step's tokens.
+
+    A node holds its row but for the last token, so that what comes out at its tokens is what was expected of the
+    step's. An empty step is no surprise: 1.
+    """
+
+    held_back = 1
+
+    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        rows = {node: row for row, node in nodes.items() if node.computed < len(node.tokens)}
+        sums = dict.fromkeys(rows, 0.0)
+        pending = list(rows)
+        while pending:
+            batch = pending[: self._batch_rows]
+            pieces, _ = self.tree.fit(batch, batch)
+            for (node, first, last), logits_TV in zip(
+                pieces.values(), self.tree.run_every(list(pieces.values())), strict=True
+            ):
+                if node in rows:
+                    start = node.start + first + 1
+                    sums[node] = 0.0 if first == 0 else sums[node]  # It may have been evicted and begun again.
+                    sums[node] += _chance(logits_TV, rows[node][start : start + last - first])
+            pending = [node for node in pending if node.computed < len(node.tokens)]
+        return {row: sums.get(node, 0.0) / max(1, len(node.tokens)) for row, node in nodes.items()}
+
+    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+        if len(row) - 1 != node.start + len(node.tokens):
+            return 0.0
+        count = len(node.tokens)
+        return _chance(self.tree.run_alone(row[:-1], count), row[-count:]) / count
+
+    def _score(self, value: float) -> float:
+        return math.exp(min(0.0, value))
+
+
+def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
+    """Return the logarithm of the chance of these tokens."""
+    if not bool(torch.isfinite(logits_TV).all()):
+        raise BackendError(
+            "the reward model's logits are not finite: its weights are damaged or its dtype is too small"
+        )
+    chosen = torch.tensor(tokens, device=logits_TV.device)[:, None]
+    return float((logits_TV.gather(1, chosen)[:, 0] - logits_TV.logsumexp(-1)).double().sum())

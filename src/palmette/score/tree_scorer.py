@@ -1,0 +1,136 @@
+"""Scoring on a tree of KV: only what is new since the last wave is computed, and neighbors do not change a score."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from palmette.backends.chat import render
+from palmette.backends.local import context_tokens
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import TreeModel
+from palmette.score.scorer import Candidate
+from palmette.zoo.foreign import told_as
+
+GRID = 1 / 64
+"""Numbers are rounded to this, so that a score is the same whatever is scored beside it: a batch moves a logit by about
+1e-5, and a strategy that breaks ties by score would see it. In probabilities a step of the grid is 1.6% at the most."""
+
+NARROW = 1e-4
+"""A number this close to the border between two grid points is computed again alone; one in eighty is."""
+
+Tokens = tuple[int, ...]
+_Asked = tuple[tuple[str, str], ...]
+
+
+class _Known(dict[tuple[_Asked, tuple[str, ...]], tuple[Tokens, CacheNode]]):
+    """Tokens and node of what was scored, by question and steps; no steps for the prompt."""
+
+
+class TreeScorer(ABC):
+    """Runs up to `batch_rows` candidates at a time on a tree cache.
+
+    What one call has scored is kept until the next: a candidate that continues one of those is computed from there
+    on. A solution longer than the model reads scores 0: it cannot be judged.
+    """
+
+    held_back = 0
+    """Last tokens of a solution that its node does not hold."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_rows: int,
+        kv_bytes: int | None = None,
+    ) -> None:
+        self._name = f"the reward model, a {model.config.model_type}, cannot score"
+        self._tokenizer = tokenizer
+        self._batch_rows = batch_rows
+        self._limit = context_tokens(model)
+        self.tree = TreeModel(model, budget_bytes=kv_bytes)
+        with told_as(self._name):
+            self.tree.check()
+        self._known = _Known()
+
+    @property
+    def calls(self) -> int:
+        """Forward passes made so far."""
+        return self.tree.calls
+
+    @torch.inference_mode()
+    def score(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Score the last step of each candidate; see the contract."""
+        with told_as(self._name):
+            rows = self._encode(candidates)
+            nodes = self._placed(candidates, rows)
+            try:
+                found = self._values(nodes)
+            finally:
+                kept = {node for _, node in self._known.values()}
+                for node in nodes.values():
+                    if node not in kept:
+                        self.tree.cache.drop(node)
+            for row, value in found.items():
+                if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
+                    found[row] = self._value_alone(row, nodes[row])
+            return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
+
+    @abstractmethod
+    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        """Return a number for each row, whose tokens stand at its node."""
+
+    @abstractmethod
+    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+        """Return the same number computed without cache, padding or neighbors."""
+
+    @abstractmethod
+    def _score(self, value: float) -> float:
+        """Return the score in [0, 1] that a number stands for."""
+
+    def _encode(self, candidates: Sequence[Candidate]) -> list[Tokens | None]:
+        """Return each candidate's tokens, None where they are too many."""
+        prompts = {_asked(candidate): candidate.messages for candidate in candidates}
+        rendered = {asked: render(self._tokenizer, messages) for asked, messages in prompts.items()}
+        rows: list[Tokens | None] = []
+        for candidate in candidates:
+            # The policy's text is split as text: a control token that it spells out must not become one.
+            text = "".join(candidate.steps)
+            steps = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+            ends = candidate.finished and self._tokenizer.eos_token_id is not None
+            row = (*rendered[_asked(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            rows.append(None if self._limit is not None and len(row) > self._limit else row)
+        return rows
+
+    def _placed(self, candidates: Sequence[Candidate], rows: Sequence[Tokens | None]) -> dict[Tokens, CacheNode]:
+        """Return a node for each distinct row, below what the last call left of it; forget what nothing stands on."""
+        cache, before, known = self.tree.cache, self._known, _Known()
+        placed: dict[Tokens, CacheNode] = {}
+        for candidate, row in zip(candidates, rows, strict=True):
+            if row is None:
+                continue
+            asked = _asked(candidate)
+            if (asked, ()) not in known:
+                prompt = render(self._tokenizer, candidate.messages)
+                prompt = prompt[: len(prompt) - self.held_back]
+                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add(None, prompt))
+            if row not in placed:
+                above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
+                held = row[: len(row) - self.held_back]
+                if held[: len(above)] != above:  # The step has changed how the text before it is split.
+                    above, node = known[asked, ()]
+                placed[row] = node if above == held else cache.add(node, held[len(above) :])
+            if not candidate.finished:
+                known[asked, candidate.steps] = row[: len(row) - self.held_back], placed[row]
+        kept = {node for _, node in known.values()}
+        for _, node in before.values():
+            if node not in kept:
+                cache.drop(node)
+        self._known = known
+        return placed
+
+
+def _asked(candidate: Candidate) -> _Asked:
+    return tuple((message["role"], message["content"]) for message in candidate.messages)
