@@ -108,8 +108,8 @@ def search(
     if resume is None:
         console.search(load_config(config_file, overrides), as_json=as_json)
         return
-    if overrides or config_file:
-        given = "--config" if config_file else next(iter(overrides))
+    if overrides or config_file or ets_config:
+        given = "--config" if config_file else "--ets-config" if ets_config else next(iter(overrides))
         raise ConfigError(f"--resume continues a run with the config it has: leave {given} out")
     console.resume(resume, as_json=as_json)
 

@@ -39,7 +39,9 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
-def _amount_of_memory(text: str | int) -> str | int:
+def _amount_of_memory(text: Any) -> str | int:
+    if not isinstance(text, str | int) or isinstance(text, bool):
+        raise ValueError("write an amount of memory like '2GiB', or a whole number of bytes")
     try:
         if parse_bytes(text) > 0:
             return text
@@ -108,7 +110,7 @@ class SearchSettings(_Settings):
     lambda_kv: float = Field(1.0, ge=0, le=1000)
     lambda_diversity: float | None = Field(None, ge=0, le=1000)
     kv_cost: CostModel = "nodes"
-    kv_budget: Annotated[str | int, AfterValidator(_amount_of_memory)] | None = None
+    kv_budget: Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))] = None
     first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
     questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
 

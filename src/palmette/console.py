@@ -88,6 +88,7 @@ def search(config: Config, *, as_json: bool) -> None:
 
 def resume(folder: Path, *, as_json: bool) -> None:
     """Continue a search, print what all of it found."""
+    _refuse_sweep(folder, f"palmette sweep --resume {folder}")
     _measured(folder, folder.name, partial(run.resume_search, folder))
     _show(folder, as_json=as_json)
 
@@ -159,6 +160,7 @@ def _sweep(plan: Sweep) -> None:
 
 def evaluate(folder: Path, *, as_json: bool) -> None:
     """Answer a run's questions again in every way there is, from its trees."""
+    _refuse_sweep(folder, f"name one of its runs, for example {folder}/RUN")
     config = run.run_config(folder)
     task = load_task(config.task)
     referee = Referee(run.JUDGES[task.judge](config.task.verify_seconds), task.questions)
@@ -204,7 +206,8 @@ def models(*, as_json: bool) -> None:
 
 def report(folders: Sequence[Path], out: Path | None) -> None:
     """Write the page about runs, or about all runs of a sweep, and say where it is."""
-    runs = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
+    named = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
+    runs = list({run.resolve(): run for run in named}.values())
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     print(write_page(compare(runs, _referees()), out or default))
 
@@ -263,6 +266,11 @@ def grade(file: Path, seconds: float, *, as_json: bool) -> None:
     Console().print(table)
     if judged:
         print(f"agrees with is_correct in {agreed} of {judged} rows ({agreed / judged:.2%})")
+
+
+def _refuse_sweep(folder: Path, instead: str) -> None:
+    if (folder / PLAN).is_file():
+        raise ConfigError(f"{folder} is a sweep, not a run: {instead}")
 
 
 def _measured(folder: Path, label: str, work: Callable[[Meter], None]) -> None:

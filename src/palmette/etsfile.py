@@ -25,6 +25,8 @@ def read_ets_file(path: Path) -> Reading:
     settings: dict[str, Any] = {}
     told = []
     for key, value in read_yaml(path).items():
+        if not isinstance(value, str | int | float | None):
+            raise ConfigError(f"{path}: {str(key)[:80]} cannot be a {type(value).__name__}: give one value")
         if key in _LEFT_OUT:
             told.append(f"{key}: {value!r} is not used: {_LEFT_OUT[key]}")
             continue
@@ -52,7 +54,8 @@ def _as_it_is(value: Any, path: Path) -> Any:
 
 
 def _number(value: Any, path: Path) -> Any:
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+    return float(value) if is_whole else value
 
 
 def _strategy(value: Any, path: Path) -> str:

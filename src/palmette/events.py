@@ -34,7 +34,7 @@ class QuestionStarted:
     question: str
     prompt: str
     reference: str
-    prompt_tokens: Count
+    prompt_tokens: Annotated[int, Field(ge=0, le=10**8)]
     digest: str
 
 
@@ -48,7 +48,7 @@ class NodeRecord:
     text: str
     logprobs: tuple[float, ...]
     finished: bool
-    score: float | None
+    score: Annotated[float, Field(ge=0, le=1)] | None
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,8 @@ class EventLog:
 def read_events(folder: Path) -> Iterator[Event]:
     """Yield a run's events in order. A half-written last line is dropped; other damage is a RunError with its line."""
     path = folder / FILE_NAME
+    if path.exists() and not path.is_file():
+        raise RunError(f"{folder} is no run folder: {path} is no regular file")
     try:
         file = path.open("rb")
     except OSError as error:

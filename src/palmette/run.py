@@ -30,7 +30,7 @@ from palmette.zoo.catalog import ENTRIES
 
 def _ets(settings: SearchSettings) -> Strategy:
     if settings.kv_budget is not None:
-        return ets.within_room(settings.rebase_temperature, settings.diversity, settings.first_step_tokens)
+        return ets.within_room(settings.rebase_temperature, settings.diversity, _first_step(settings))
     return ets.weighted(settings.rebase_temperature, settings.lambda_kv, settings.diversity, settings.kv_cost)
 
 
@@ -139,7 +139,9 @@ def build(config: Config, task: Task | None = None, *, groups_steps: bool | None
     task = task or load_task(config.task)
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
     clusterer = load_clusterer(config.embedder) if groups_steps else None
-    parts = Parts(task, load_backend(config.policy, task.step_end), load_scorer(config.reward), clusterer)
+    kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
+    backend = load_backend(config.policy, task.step_end, kv_bytes)
+    parts = Parts(task, backend, load_scorer(config.reward), clusterer)
     for question in task.questions:
         _check_length(question, parts.backend, config.search.total_tokens)
     _limits(config.search, parts)
@@ -197,8 +199,8 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
         )
 
 
-def load_backend(settings: PolicySettings, step_end: str) -> Backend:
-    """Load the policy into this process."""
+def load_backend(settings: PolicySettings, step_end: str, kv_bytes: int | None = None) -> Backend:
+    """Load the policy into this process; with `kv_bytes` its cache never takes more."""
     from palmette.backends.local import LocalBackend
     from palmette.engine.sampler import Sampling
     from palmette.zoo.load import load_policy
@@ -207,7 +209,9 @@ def load_backend(settings: PolicySettings, step_end: str) -> Backend:
         settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
     )
     sampling = Sampling(settings.temperature, settings.top_p, settings.top_k)
-    return LocalBackend(model, tokenizer, step_end=step_end, sampling=sampling, batch_rows=settings.batch_rows)
+    return LocalBackend(
+        model, tokenizer, step_end=step_end, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes
+    )
 
 
 def load_scorer(settings: RewardSettings) -> Scorer | None:
@@ -239,11 +243,15 @@ def _limits(settings: SearchSettings, parts: Parts) -> Limits:
         settings.step_tokens,
         settings.total_tokens,
         settings.questions_in_flight,
-        _room(settings, parts),
+        room_of(settings, parts),
     )
 
 
-def _room(settings: SearchSettings, parts: Parts) -> int | None:
+def _first_step(settings: SearchSettings) -> int:
+    return min(settings.first_step_tokens, settings.step_tokens, settings.total_tokens)
+
+
+def room_of(settings: SearchSettings, parts: Parts) -> int | None:
     """Return the KV tokens each tree may hold: an equal part of the budget, so that no tree hangs on its neighbors.
 
     Raises BudgetError where a prompt with one first step does not fit its part.
@@ -254,7 +262,7 @@ def _room(settings: SearchSettings, parts: Parts) -> int | None:
     trees = max(1, min(settings.questions_in_flight, len(parts.task.questions)))
     room = parse_bytes(settings.kv_budget) // trees // token
     prompt = max((len(parts.backend.encode(question.messages)) for question in parts.task.questions), default=0)
-    needed = prompt + min(settings.first_step_tokens, settings.step_tokens, settings.total_tokens)
+    needed = prompt + _first_step(settings)
     if room < needed:
         fits = [f"search.kv_budget {math.ceil(trees * needed * token / 2**20)}MiB"]
         in_flight = parse_bytes(settings.kv_budget) // (needed * token)

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from palmette import run
-from palmette.config import Config, check_config
+from palmette.config import Config, StrategyName, check_config
 from palmette.errors import ConfigError, RunError
 
 PLAN = "sweep.json"
@@ -60,9 +61,12 @@ def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], se
     for cell in cells:
         Sweep(Path(), base, cells).config(cell)
     sweep = Sweep(run.new_folder(base, "sweep"), run.anchored(base), cells)
-    plan = {"base": base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
+    plan = {"base": sweep.base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
     try:
-        (sweep.folder / PLAN).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+        with (sweep.folder / PLAN).open("x", encoding="utf-8") as file:
+            file.write(json.dumps(plan, indent=1) + "\n")
+    except FileExistsError:
+        raise ConfigError(f"out: {sweep.folder} was taken by another sweep just now. Choose a new folder") from None
     except OSError as error:
         raise ConfigError(f"out: cannot write {sweep.folder / PLAN}: {error.strerror}") from error
     return sweep
@@ -81,18 +85,37 @@ def open_sweep(folder: Path) -> Sweep:
         plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         cells = tuple(Cell(str(cell["strategy"]), int(cell["width"]), int(cell["seed"])) for cell in plan["cells"])
         base = plan["base"]
+        if not all(cell.strategy in get_args(StrategyName) for cell in cells):
+            raise ValueError("a cell names no strategy")
     except OSError as error:
         raise RunError(f"{folder} is no sweep: cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged: {error}") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise RunError(f"{path}: damaged: {type(error).__name__}: {error}") from None
     return Sweep(folder, check_config(base, {}, str(path)), cells)
 
 
 def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
     """Run every cell that is not finished; the models are loaded once for all of them."""
-    parts = run.build(sweep.base, groups_steps=any(sweep.config(cell).search.groups_steps for cell in sweep.cells))
+    try:
+        parts = _parts(sweep)
+    except BaseException:
+        if not sweep.folders():  # Nothing begun, nothing lost: the same command can be given once more.
+            with suppress(OSError):
+                (sweep.folder / PLAN).unlink()
+                sweep.folder.rmdir()
+        raise
     for cell in sweep.cells:
         config = sweep.config(cell)
         folder = sweep.folder / cell.name
         folder.mkdir(exist_ok=True)
         run.search_into(folder, config, parts, progress(cell))
+
+
+def _parts(sweep: Sweep) -> run.Parts:
+    """Load what all cells share. The cache has no limit of its own: a budget is for some of the cells."""
+    groups_steps = any(sweep.config(cell).search.groups_steps for cell in sweep.cells)
+    search = sweep.base.search.model_copy(update={"kv_budget": None})
+    parts = run.build(sweep.base.model_copy(update={"search": search}), groups_steps=groups_steps)
+    for cell in sweep.cells:
+        run.room_of(sweep.config(cell).search, parts)
+    return parts

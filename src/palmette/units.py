@@ -19,12 +19,17 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int):
         if text < 0:
             raise ConfigError(f"{text} is no amount of memory: bytes cannot be negative")
+        if text > 2**62:
+            raise ConfigError("that is more memory than any machine has")
         return text
     match = _QUANTITY.fullmatch(text)
     scale = _SCALES.get(match[2].lower()) if match else None
     if match is None or scale is None:
         raise ConfigError(f"{text!r} is no amount of memory. Write it like '2GiB', '800MiB' or '16GB'")
-    return round(float(match[1]) * scale)
+    amount = float(match[1]) * scale
+    if amount > 2**62:
+        raise ConfigError(f"{text[:40]!r} is more memory than any machine has")
+    return round(amount)
 
 
 def format_bytes(count: int) -> str:

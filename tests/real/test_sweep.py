@@ -56,6 +56,31 @@ def test_best_of_n_is_always_there_to_measure_with_and_a_sweep_has_a_page(tmp_pa
     assert found["curves"][0][-1]["accuracy"] == float(widest["weighted"])
 
 
+def test_a_refused_sweep_leaves_nothing_and_its_advice_works(tmp_path: Path) -> None:
+    wanted = ["--strategies", "ets", "--widths", "2", "--questions", "2", "--set", "search.lambda_diversity=0"]
+    out = tmp_path / "sweep"
+    refused = run(*wanted, "--set", "search.kv_budget=10KiB", "--out", str(out))
+    assert refused.returncode == 3, refused.stderr
+    assert not out.exists()
+    advice = refused.stderr.rpartition("search.kv_budget ")[2].split(",")[0].strip()
+    done = run(*wanted, "--set", f"search.kv_budget={advice}", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_sweep_goes_on_from_another_folder_with_a_task_named_from_its_own(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "1+2", "answer": "3"}) + "\n")
+    arguments = ["--strategies", "best_of_n", "--widths", "2", "--set", "task.name=q.jsonl", "--out", "sweep"]
+    done = subprocess.run([*SWEEP, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "sweep" / "best_of_n-2-seed0" / "events.jsonl").unlink()
+    again = run("--resume", str(tmp_path / "sweep"))
+    assert again.returncode == 0, again.stderr
+    wrong = subprocess.run(
+        [*SWEEP[:-1], "search", "--resume", str(tmp_path / "sweep")], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 2 and "palmette sweep --resume" in wrong.stderr
+
+
 def test_bad_grids_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     for arguments, said in [

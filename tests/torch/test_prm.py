@@ -8,8 +8,9 @@ from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-from palmette.score.prm import GRID, PrmScorer
+from palmette.score.prm import PrmScorer
 from palmette.score.scorer import Candidate
+from palmette.score.tree_scorer import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)
 CANDIDATES = [

@@ -95,7 +95,7 @@ def test_every_key_is_documented() -> None:
 
 
 def test_the_reward_model_that_was_trained_for_the_policy_is_taken_unless_another_is_named() -> None:
-    assert load_config().reward.model == "seedling-prm"
+    assert (load_config().reward.model, load_config().reward.score) == ("seedling-ripe", "likelihood")
     assert load_config(None, {"policy.model": "smollm2-135m"}).reward.model is None
     assert load_config(None, {"policy.model": "smollm2-135m", "reward.model": "x"}).reward.model == "x"
     assert load_config(None, {"reward.model": None}).reward.model is None

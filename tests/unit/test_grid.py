@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ def summary(strategy: str, seed: int, correct: int, questions: int, kv: float) -
         peak_kv_tokens=int(2 * kv),
         peak_separate_kv_tokens=0,
         seconds=5.0,
+        timed_questions=questions,
         policy_calls=3,
         reward_calls=2,
         kv_bytes_per_token=10,
@@ -44,6 +46,25 @@ def test_runs_that_differ_by_more_than_their_seeds_are_not_pooled() -> None:
     one, other = summary("beam", 0, 1, 10, 50), summary("beam", 1, 1, 10, 50)
     other.config["policy"] = {"model": "another"}
     assert len(rows([one, other], {})) == 2
+
+
+def test_a_run_given_twice_counts_once() -> None:
+    one = summary("beam", 0, 1, 10, 50)
+    (row,) = rows([one, one, summary("beam", 1, 2, 10, 50)], {})
+    assert (row.values["seeds"], row.values["questions"], row.values["best"]) == (2, 20, 0.15)
+
+
+def test_rows_of_one_strategy_and_width_are_told_apart_by_their_settings() -> None:
+    runs = [summary("ets", 0, 1, 10, 50), summary("ets", 0, 1, 10, 50), summary("beam", 0, 1, 10, 50)]
+    for run, weight in zip(runs, (1.0, 1.25, 2.0), strict=True):
+        run.config["search"]["lambda_kv"] = weight
+    assert [row.values["strategy"] for row in rows(runs, {})] == ["ets lambda_kv=1.0", "ets lambda_kv=1.25", "beam"]
+
+
+def test_a_rate_counts_only_questions_whose_time_is_known() -> None:
+    killed = replace(summary("beam", 0, 1, 10, 50), timed_questions=3)
+    (row,) = rows([killed], {})
+    assert (row.values["questions"], row.values["questions_per_second"]) == (10, 0.6)
 
 
 def test_a_row_stands_beside_best_of_n_at_its_own_tokens() -> None:

@@ -27,3 +27,9 @@ def test_bytes_are_printed_in_the_largest_unit_that_fits() -> None:
 def test_counts_and_durations_are_printed_for_people() -> None:
     assert [format_count(n) for n in (0, 12345, 134_515_008)] == ["0", "12,345", "134.5 M"]
     assert [format_seconds(s) for s in (8.44, 200, 7500)] == ["8.4 s", "3 min 20 s", "2 h 05 min"]
+
+
+def test_more_memory_than_there_can_be_is_refused() -> None:
+    for much in ("9" * 400 + "GiB", "5000000TiB", 2**63):
+        with pytest.raises(ConfigError, match="more memory than any machine has"):
+            parse_bytes(much)

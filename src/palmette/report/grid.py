@@ -57,12 +57,34 @@ class Row:
 
 
 def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
-    """Pool the runs that differ by their seeds alone, in the order they come in."""
-    groups: dict[str, list[Summary]] = {}
+    """Pool the runs that differ by their seeds alone, in the order they come in; a seed counts once.
+
+    Rows of one strategy and width are told apart by the settings in which they differ.
+    """
+    groups: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
         same = {key: value for key, value in summary.config.items() if key not in ("seed", "out")}
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(summary)
-    return [_row(group, curves.get(setting(group[0].config), ())) for group in groups.values()]
+        seeds = groups.setdefault(json.dumps(same, sort_keys=True), {})
+        known = seeds.get(summary.config["seed"])
+        if known is None or known.questions < summary.questions:
+            seeds[summary.config["seed"]] = summary
+    pooled = [list(seeds.values()) for seeds in groups.values()]
+    names = _names([group[0].config for group in pooled])
+    return [
+        _row(group, name, curves.get(setting(group[0].config), ())) for group, name in zip(pooled, names, strict=True)
+    ]
+
+
+def _names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each group's strategy, with the search settings in which those of its strategy and width differ."""
+    names = []
+    for config in configs:
+        search = config["search"]
+        rivals = [other["search"] for other in configs]
+        rivals = [other for other in rivals if all(other[key] == search[key] for key in ("strategy", "width"))]
+        apart = [key for key in search if any(other.get(key) != search[key] for other in rivals)]
+        names.append(" ".join([str(search["strategy"]), *(f"{key}={search[key]}" for key in apart)]))
+    return names
 
 
 def setting(config: Mapping[str, Any]) -> str:
@@ -87,7 +109,7 @@ def as_markdown(table: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(group: list[Summary], points: Sequence[Point]) -> Row:
+def _row(group: list[Summary], name: str, points: Sequence[Point]) -> Row:
     search = group[0].config["search"]
     questions = sum(summary.questions for summary in group)
     seconds = sum(summary.seconds for summary in group)
@@ -100,7 +122,7 @@ def _row(group: list[Summary], points: Sequence[Point]) -> Row:
     peak = max(summary.peak_kv_tokens for summary in group)
     generated_tokens = mean(lambda summary: summary.generated_tokens)
     values: dict[str, float | str | None] = {
-        "strategy": str(search["strategy"]),
+        "strategy": name,
         "width": int(search["width"]),
         "seeds": len(group),
         "questions": questions,
@@ -116,7 +138,7 @@ def _row(group: list[Summary], points: Sequence[Point]) -> Row:
         "policy_calls": sum(summary.policy_calls for summary in group),
         "reward_calls": sum(summary.reward_calls for summary in group),
         "seconds": seconds,
-        "questions_per_second": questions / seconds if seconds else 0.0,
+        "questions_per_second": sum(summary.timed_questions for summary in group) / seconds if seconds else 0.0,
     }
     for vote in VOTES:
         pooled = _pool([summary.votes[vote] for summary in group if vote in summary.votes])

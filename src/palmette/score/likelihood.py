@@ -33,16 +33,19 @@ class LikelihoodScorer(TreeScorer):
                 pieces.values(), self.tree.run_every(list(pieces.values())), strict=True
             ):
                 if node in rows:
-                    start = node.start + first + 1
                     sums[node] = 0.0 if first == 0 else sums[node]  # It may have been evicted and begun again.
-                    sums[node] += _chance(logits_TV, rows[node][start : start + last - first])
+                    skipped = max(0, len(node.tokens) - self._own[rows[node]] - first)  # Steps before the last.
+                    start = node.start + first + skipped + 1
+                    sums[node] += _chance(
+                        logits_TV[skipped:], rows[node][start : start + max(0, last - first - skipped)]
+                    )
             pending = [node for node in pending if node.computed < len(node.tokens)]
-        return {row: sums.get(node, 0.0) / max(1, len(node.tokens)) for row, node in nodes.items()}
+        return {row: sums.get(node, 0.0) / max(1, self._own[row]) for row, node in nodes.items()}
 
     def _value_alone(self, row: Tokens, node: CacheNode) -> float:
-        if len(row) - 1 != node.start + len(node.tokens):
+        count = self._own[row]
+        if not count:
             return 0.0
-        count = len(node.tokens)
         return _chance(self.tree.run_alone(row[:-1], count), row[-count:]) / count
 
     def _score(self, value: float) -> float:
@@ -55,5 +58,5 @@ def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
         raise BackendError(
             "the reward model's logits are not finite: its weights are damaged or its dtype is too small"
         )
-    chosen = torch.tensor(tokens, device=logits_TV.device)[:, None]
+    chosen = torch.tensor(tokens, device=logits_TV.device, dtype=torch.long)[:, None]
     return float((logits_TV.gather(1, chosen)[:, 0] - logits_TV.logsumexp(-1)).double().sum())

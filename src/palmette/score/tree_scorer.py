@@ -54,6 +54,8 @@ class TreeScorer(ABC):
         with told_as(self._name):
             self.tree.check()
         self._known = _Known()
+        self._own: dict[Tokens, int] = {}
+        """How many tokens of each row of the last call are its last step's."""
 
     @property
     def calls(self) -> int:
@@ -96,18 +98,21 @@ class TreeScorer(ABC):
         rendered = {asked: render(self._tokenizer, messages) for asked, messages in prompts.items()}
         rows: list[Tokens | None] = []
         for candidate in candidates:
-            # The policy's text is split as text: a control token that it spells out must not become one.
-            text = "".join(candidate.steps)
-            steps = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+            steps = self._text("".join(candidate.steps))
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
             row = (*rendered[_asked(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
             rows.append(None if self._limit is not None and len(row) > self._limit else row)
         return rows
 
+    def _text(self, text: str) -> list[int]:
+        # The policy's text is split as text: a control token that it spells out must not become one.
+        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
     def _placed(self, candidates: Sequence[Candidate], rows: Sequence[Tokens | None]) -> dict[Tokens, CacheNode]:
         """Return a node for each distinct row, below what the last call left of it; forget what nothing stands on."""
         cache, before, known = self.tree.cache, self._known, _Known()
         placed: dict[Tokens, CacheNode] = {}
+        self._own = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
                 continue
@@ -119,8 +124,12 @@ class TreeScorer(ABC):
             if row not in placed:
                 above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
                 held = row[: len(row) - self.held_back]
-                if held[: len(above)] != above:  # The step has changed how the text before it is split.
+                own = len(held) - len(above)
+                if held[: len(above)] != above or node is known[asked, ()][1]:
+                    # Not seen before, or the step has changed how the text before it is split.
                     above, node = known[asked, ()]
+                    own = len(held) - len(above) - len(self._text("".join(candidate.steps[:-1])))
+                self._own[row] = own
                 placed[row] = node if above == held else cache.add(node, held[len(above) :])
             if not candidate.finished:
                 known[asked, candidate.steps] = row[: len(row) - self.held_back], placed[row]

@@ -41,7 +41,7 @@ def _known(told: dict[str, Replay], question: str) -> Replay:
 
 def _grow(tree: Tree, wave: WaveDone) -> None:
     for node in wave.nodes:
-        if node.id != len(tree.nodes) or not 0 <= node.parent < node.id:
+        if node.id != len(tree.nodes) or not 0 <= node.parent < node.id or tree.nodes[node.parent].finished:
             raise RunError(f"the run's events have a gap: node {node.id} of question {wave.question!r} has no place")
         grown = tree.add(node.parent, node.tokens, node.text, node.logprobs, finished=node.finished)
         grown.score = node.score

@@ -36,7 +36,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in numbers. Tokens are means per question; KV tokens are those of one question's tree."""
+    """One run in numbers. Tokens are means per question; KV tokens are those of one question's tree.
+
+    `seconds` are those of processes that were not killed, which finished `timed_questions` of the questions.
+    """
 
     config: dict[str, Any]
     questions: int
@@ -48,6 +51,7 @@ class Summary:
     peak_kv_tokens: int
     peak_separate_kv_tokens: int
     seconds: float
+    timed_questions: int
     policy_calls: int
     reward_calls: int
     kv_bytes_per_token: int
@@ -81,6 +85,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         peak_kv_tokens=max((event.peak_kv_tokens for event in done), default=0),
         peak_separate_kv_tokens=max((event.peak_separate_kv_tokens for event in done), default=0),
         seconds=sum(session.seconds for session in sessions),
+        timed_questions=sum(session.questions for session in sessions),
         policy_calls=sum(session.policy_calls for session in sessions),
         reward_calls=sum(session.reward_calls for session in sessions),
         kv_bytes_per_token=sessions[-1].kv_bytes_per_token if sessions else 0,
