@@ -21,7 +21,7 @@ SEED = 0
 
 
 def main() -> None:
-    """Train the policy; ripen a copy on another core while the reward model is trained; measure all on the test split."""
+    """Train the policy, then its reward model while a copy ripens on another core; measure all on the test split."""
     parser = argparse.ArgumentParser(description="Train the seedlings.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--updates", type=int, default=UPDATES)
@@ -54,11 +54,10 @@ def main() -> None:
         print(f"reward model: step AUC {auc(scores, labels):.4f} on {len(labels)} steps, {wrong:.1%} of them wrong")
         ripening.result()
     ripe = LlamaForCausalLM.from_pretrained(options.out / "seedling-ripe").eval()
-    chances = [chance(ripe, sample) for sample in test]
+    (line_break,) = tokenizer.encode("\n", add_special_tokens=False)
+    chances = [chance(ripe, sample, line_break) for sample in test]
     solved = [sample.solved for sample in test]
-    print(
-        f"ripe policy: AUC {auc(chances, solved):.4f} of its chance for a solution, on {len(test)} samples of the policy"
-    )
+    print(f"ripe policy: AUC {auc(chances, solved):.4f} of its chance for a solution, on {len(test)} samples")
     print(f"all: done after {(time.monotonic() - begun) / 60:.1f} min")
 
 
@@ -71,11 +70,11 @@ def ripen_copy(folder: Path, out: Path, updates: int) -> None:
 
 
 @torch.inference_mode()
-def chance(model: LlamaForCausalLM, sample: Sample) -> float:
-    """Return the logarithm of the model's chance for the tokens of a sample, the prompt's among them."""
+def chance(model: LlamaForCausalLM, sample: Sample, line_break: int) -> float:
+    """Return the logarithm of the model's chance for what a sample writes after the prompt, which is one line."""
     tokens = torch.tensor([sample.tokens])
     chances = model(input_ids=tokens[:, :-1]).logits.log_softmax(-1).gather(2, tokens[:, 1:, None])
-    return float(chances.sum())
+    return float(chances[0, sample.tokens.index(line_break) :].sum())
 
 
 if __name__ == "__main__":

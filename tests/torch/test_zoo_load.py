@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from palmette.errors import BackendError, ConfigError
 from palmette.zoo.foreign import told_as
-from palmette.zoo.load import load_embedder, load_policy, load_reward
+from palmette.zoo.load import load_embedder, load_judge, load_policy, load_reward
 from palmette.zoo.quiet import quiet
 
 # Half of transformers carries no types.
@@ -171,7 +171,7 @@ def test_a_device_that_is_not_there_fails_before_weights_are_read(policy: Path, 
     [
         (load_policy, "seedling-prm", "its role is reward. Try seedling or smollm2-135m"),
         (load_policy, "minilm", "its role is embedder. Try seedling or smollm2-135m"),
-        (load_reward, "smollm2-135m", "its role is policy. Try seedling-prm"),
+        (load_reward, "smollm2-135m", "its role is policy. Try seedling-ripe or seedling-prm"),
         (load_embedder, "seedling", "its role is policy. Try minilm"),
     ],
 )
@@ -409,3 +409,16 @@ def test_what_was_set_before_is_set_again_after() -> None:
     assert transformers_logging.get_verbosity() == verbosity
     assert transformers_logging.is_progress_bar_enabled() == bars
     assert logging.getLogger("peft").level == level
+
+
+def test_any_causal_model_can_judge_by_likelihood() -> None:
+    for name in ("seedling-ripe", "seedling"):
+        model, _ = load_judge(name)
+        assert model.config.architectures == ["LlamaForCausalLM"]
+
+
+def test_a_model_that_scores_the_other_way_is_refused_with_the_setting_that_helps() -> None:
+    with pytest.raises(BackendError, match=r"seedling-prm cannot serve as reward: .* set reward\.score to head"):
+        load_judge("seedling-prm")
+    with pytest.raises(BackendError, match=r"seedling-ripe cannot serve as reward: .* reward\.score=likelihood"):
+        load_reward("seedling-ripe")

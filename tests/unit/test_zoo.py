@@ -121,7 +121,7 @@ def test_a_header_that_lies_about_a_tensor_is_damaged(tmp_path: Path, lie: dict[
 
 def test_the_catalog_lists_every_name_once_installed_or_not() -> None:
     cards = catalog()
-    assert [card.name for card in cards] == ["seedling", "seedling-prm", "smollm2-135m", "minilm"]
+    assert [card.name for card in cards] == ["seedling", "seedling-ripe", "seedling-prm", "smollm2-135m", "minilm"]
     assert [card.role for card in cards] == ["policy", "reward", "policy", "embedder"]
     for card in cards:
         assert card.license
@@ -186,7 +186,7 @@ def test_an_unknown_name_fails_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "gpt5", "a" * 5000, "nul\0"])
 def test_an_unknown_name_unlike_any_other_fails_with_the_list(name: str) -> None:
-    with pytest.raises(ConfigError, match="Known names: seedling, seedling-prm, smollm2-135m, minilm"):
+    with pytest.raises(ConfigError, match="Known names: seedling, seedling-ripe, seedling-prm, smollm2-135m, minilm"):
         resolve(name)
 
 
