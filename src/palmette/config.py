@@ -107,7 +107,7 @@ class SearchSettings(_Settings):
     fold: Fold = "prod"
     vote: Vote = "weighted"
     rebase_temperature: float = Field(0.2, ge=0.001, le=1000)
-    lambda_kv: float = Field(1.0, ge=0, le=1000)
+    lambda_kv: float = Field(1.25, ge=0, le=1000)
     lambda_diversity: float | None = Field(None, ge=0, le=1000)
     kv_cost: CostModel = "nodes"
     kv_budget: Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))] = None

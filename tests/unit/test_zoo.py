@@ -122,7 +122,7 @@ def test_a_header_that_lies_about_a_tensor_is_damaged(tmp_path: Path, lie: dict[
 def test_the_catalog_lists_every_name_once_installed_or_not() -> None:
     cards = catalog()
     assert [card.name for card in cards] == ["seedling", "seedling-ripe", "seedling-prm", "smollm2-135m", "minilm"]
-    assert [card.role for card in cards] == ["policy", "reward", "policy", "embedder"]
+    assert [card.role for card in cards] == ["policy", "reward", "reward", "policy", "embedder"]
     for card in cards:
         assert card.license
         assert (card.bytes is not None) == card.present
