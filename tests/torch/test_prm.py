@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 
-from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
@@ -119,4 +118,4 @@ def test_only_new_tokens_are_computed_and_only_the_last_wave_is_kept(
     other = ({"role": "user", "content": "1+1"},)
     scorer.score([Candidate(other, ("1+1=2",), True)])
     held = scorer.tree.cache.pool.taken_bytes / scorer.tree.cache.pool.shape.token_bytes
-    assert held == BLOCK_TOKENS  # the prompt
+    assert held == len("_1+1\n")  # the prompt

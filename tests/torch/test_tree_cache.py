@@ -39,7 +39,7 @@ def test_a_dropped_node_stays_while_something_hangs_below_it() -> None:
 
 
 def test_the_coldest_node_that_is_not_in_use_loses_its_blocks_first() -> None:
-    pool = KvPool(SHAPE, budget_bytes=4 * BLOCK_BYTES)
+    pool = KvPool(SHAPE, budget_bytes=4 * 8 * SHAPE.token_bytes)
     cache = TreeCache(pool)
     root, old, young, new = (CacheNode(None, range(8)) for _ in range(4))
     last = cache.add(root, range(8))
@@ -59,7 +59,7 @@ def test_a_budget_is_never_passed() -> None:
     with pytest.raises(PoolFullError):
         cache.reserve([(node, 100)], [node])
     assert pool.taken_bytes == 0
-    with pytest.raises(BackendError, match=f"holds no block of 8 tokens: give it {BLOCK_BYTES} bytes"):
+    with pytest.raises(BackendError, match=f"holds no block of {BLOCK_TOKENS} tokens: give it {BLOCK_BYTES} bytes"):
         KvPool(SHAPE, budget_bytes=BLOCK_BYTES - 1)
 
 

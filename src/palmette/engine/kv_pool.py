@@ -11,8 +11,9 @@ import torch
 
 from palmette.errors import BackendError
 
-BLOCK_TOKENS = 8
-"""A node begins with a block of its own, so it leaves half a block unused on average: keep it small."""
+BLOCK_TOKENS = 1
+"""One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
+Measured with the seedling at width 64: blocks of 8 are 1.1 times as fast."""
 
 
 _FIRST_BYTES = 64 * 2**20
