@@ -137,6 +137,9 @@ def sweep(
         console.resume_sweep(resume)
         return
     overrides = dict(parse_override(text) for text in settings or [])
+    for key, flag in {"search.width": "--widths", "search.strategy": "--strategies", "seed": "--seeds"}.items():
+        if key in overrides:
+            raise ConfigError(f"--set {key}: a sweep has many of them: use {flag}")
     if out is not None:
         overrides["out"] = out
     if questions is not None:
@@ -180,7 +183,9 @@ def models(as_json: AsJson = False) -> None:
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs or sweeps.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: in the run's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: in the run's folder, for several runs here.")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about runs or sweeps: tables, plots, every tree."""
     from palmette import console

@@ -39,6 +39,10 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
+def _with_line_breaks(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")  # A shell hands on the two characters.
+
+
 def _amount_of_memory(text: Any) -> str | int:
     if not isinstance(text, str | int) or isinstance(text, bool):
         raise ValueError("write an amount of memory like '2GiB', or a whole number of bytes")
@@ -92,7 +96,7 @@ class TaskSettings(_Settings):
     split: Literal["train", "test"] = "test"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
-    step_end: str | None = Field(None, min_length=1)
+    step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
     verify_seconds: float = Field(5.0, gt=0, le=3600)
 
 
@@ -152,7 +156,8 @@ class Config(_Settings):
         if self.search.strategy in SCORED_STRATEGIES and self.partner() is None:
             raise ValueError(
                 f"search.strategy {self.search.strategy!r} goes by scores, and there is no reward model: "
-                f"set reward.model, or search.strategy to 'best_of_n'"
+                f"set reward.model, or search.strategy to 'best_of_n'. Any language model can judge: "
+                f"--reward {self.policy.model} --set reward.score=likelihood"
             )
         return self
 
@@ -216,7 +221,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set search.width=64")
     try:
-        return key.strip(), _parse_yaml(value)
+        parsed = _parse_yaml(value)
+        # No key takes a table: {question} is meant as text.
+        return key.strip(), value if isinstance(parsed, dict | list) else parsed
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None
 

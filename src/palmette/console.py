@@ -103,6 +103,12 @@ def _show(folder: Path, *, as_json: bool) -> None:
         console = Console()
         console.print(answers_table(summary))
         console.print(_tokens_line(summary), highlight=False, markup=False, soft_wrap=True)
+        if summary.out_of_room:
+            print(
+                f"{summary.out_of_room} of {summary.questions} trees ended because their part of search.kv_budget "
+                f"({summary.config['search']['kv_budget']}) was full: give more, or lower search.questions_in_flight",
+                file=sys.stderr,
+            )
         print(f"run     {folder}\nreport  {page}")
     write_page(compare([folder], _referees()), page)
 

@@ -37,7 +37,10 @@ def read_ets_file(path: Path) -> Reading:
         ours, change = _KEYS[key]
         settings[ours] = change(value, path)
         told.append(f"{key}: {value!r} becomes {ours}: {settings[ours]}")
-    if settings.get("search.strategy") == "ets":
+    if "search.strategy" not in settings:
+        settings["search.strategy"] = "ets"
+        told.append("select_method is not there: search.strategy: ets")
+    if settings["search.strategy"] == "ets":
         for ours, value in _AS_PUBLISHED.items():
             settings[ours] = value
             told.append(f"as published, {ours}: {value}")

@@ -89,6 +89,7 @@ class QuestionFinished:
     peak_kv_tokens: int
     peak_separate_kv_tokens: int
     waves: int
+    out_of_room: bool = False
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,8 @@ def room_of(settings: SearchSettings, parts: Parts) -> int | None:
         fits += [f"search.questions_in_flight {in_flight}"] if in_flight else []
         raise BudgetError(
             f"search.kv_budget {settings.kv_budget} leaves each of {trees} questions {room} KV tokens of {token} "
-            f"bytes, but the longest prompt with a first step needs {needed}. Fits: {', or '.join(fits)}"
+            f"bytes, but the longest prompt with a first step alone needs {needed}, whole branches more. "
+            f"Fits: {', or '.join(fits)}"
         )
     return room
 

@@ -88,6 +88,7 @@ def test_bad_grids_are_refused_before_anything_is_made(tmp_path: Path) -> None:
         (["--widths", "4,many"], "--widths 4,many: give whole numbers"),
         (["--widths", "4,0"], "search.width cannot be 0"),
         (["--seeds", "1,1"], "one of them was given twice"),
+        (["--set", "search.width=3"], "use --widths"),
         (["--resume", str(tmp_path)], "is no sweep"),
         (["--resume", str(tmp_path), "--questions", "3"], "leave --questions"),
     ]:

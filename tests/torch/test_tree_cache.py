@@ -5,7 +5,7 @@ import torch
 
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.tree_cache import CacheNode, TreeCache
-from palmette.errors import BackendError
+from palmette.errors import BudgetError
 
 from .forest import grown
 
@@ -59,7 +59,7 @@ def test_a_budget_is_never_passed() -> None:
     with pytest.raises(PoolFullError):
         cache.reserve([(node, 100)], [node])
     assert pool.taken_bytes == 0
-    with pytest.raises(BackendError, match=f"holds no block of {BLOCK_TOKENS} tokens: give it {BLOCK_BYTES} bytes"):
+    with pytest.raises(BudgetError, match=f"holds no block of {BLOCK_TOKENS} tokens: give it {BLOCK_BYTES} bytes"):
         KvPool(SHAPE, budget_bytes=BLOCK_BYTES - 1)
 
 

@@ -151,3 +151,10 @@ def test_a_budget_that_is_none_is_refused(amount: object) -> None:
 def test_a_budget_that_nobody_would_keep_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"kv_budget is kept by strategy 'ets' alone, .*'rebase'"):
         load_config(None, {"search.strategy": "rebase", "search.kv_budget": "1GiB"})
+
+
+def test_braces_and_line_breaks_of_a_shell_are_taken_as_meant() -> None:
+    assert parse_override("task.prompt={question}") == ("task.prompt", "{question}")
+    overrides = dict([parse_override("task.prompt=Q: {question}"), parse_override(r"task.step_end=\n")])
+    task = load_config(None, overrides).task
+    assert (task.prompt, task.step_end) == ("Q: {question}", "\n")

@@ -84,3 +84,9 @@ def test_a_device_number_is_a_cuda_device() -> None:
     assert [as_device(text) for text in ("1", "0", "cpu", "cuda:2", "auto")] == [
         "cuda:1", "cuda:0", "cpu", "cuda:2", "auto",
     ]  # fmt: skip
+
+
+def test_without_a_method_the_file_is_one_for_ets(tmp_path: Path) -> None:
+    reading = read_ets_file(write(tmp_path, "width: 4\nlambdac: 1.0"))
+    assert reading.settings["search.strategy"] == "ets"
+    assert "select_method is not there: search.strategy: ets" in reading.told

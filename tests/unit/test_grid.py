@@ -61,6 +61,13 @@ def test_rows_of_one_strategy_and_width_are_told_apart_by_their_settings() -> No
     assert [row.values["strategy"] for row in rows(runs, {})] == ["ets lambda_kv=1.0", "ets lambda_kv=1.25", "beam"]
 
 
+def test_rows_of_different_tasks_are_told_apart() -> None:
+    runs = [summary("ets", 0, 1, 10, 50), summary("ets", 0, 1, 10, 50)]
+    for run, questions in zip(runs, (6, None), strict=True):
+        run.config["task"] = {"questions": questions}
+    assert [row.values["strategy"] for row in rows(runs, {})] == ["ets task.questions=6", "ets task.questions=none"]
+
+
 def test_a_rate_counts_only_questions_whose_time_is_known() -> None:
     killed = replace(summary("beam", 0, 1, 10, 50), timed_questions=3)
     (row,) = rows([killed], {})

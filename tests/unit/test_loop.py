@@ -237,6 +237,9 @@ def test_a_tree_without_room_for_a_token_ends_where_it_stands() -> None:
     # One branch of 8 fits the first wave; 3 tokens are left for its next step, then none.
     assert [len(node.tokens) for node in growth.tree.nodes] == [2, 8, 3]
     assert growth.ended == [2]
+    assert growth.out_of_room
+    roomy = grow_with(ets.within_room(0.2, 0.0, 8), ScriptedBackend(countdown), Limits(4, 25, 50, 100, 2, room=500))
+    assert not roomy.growths["a"].out_of_room
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.01, 1.01])

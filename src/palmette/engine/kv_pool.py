@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from palmette.errors import BackendError
+from palmette.errors import BudgetError
 
 BLOCK_TOKENS = 1
 """One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
@@ -50,7 +50,7 @@ class KvPool:
         self.shape = shape
         self._limit = None if budget_bytes is None else budget_bytes // (BLOCK_TOKENS * shape.token_bytes)
         if self._limit == 0:
-            raise BackendError(
+            raise BudgetError(
                 f"a KV budget of {budget_bytes} bytes holds no block of {BLOCK_TOKENS} tokens: "
                 f"give it {BLOCK_TOKENS * shape.token_bytes} bytes or more"
             )

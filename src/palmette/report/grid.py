@@ -27,6 +27,8 @@ CAPTION = (
     "accuracy: one leaf, each vote, best_of_n at the row's tokens (BoN, blank\n"
     "beyond its range); tokens written, KV tokens held (mean, peak)"
 )
+_PARTS = ("search", "task", "policy", "reward", "embedder")
+_CELL = ("strategy", "width")
 _SHARED = ("depth", "step_tokens", "total_tokens", "fold", "vote")
 Curves = Mapping[str, Sequence[Point]]
 """Best-of-N at every smaller N, by what its runs share with others (`setting`)."""
@@ -76,14 +78,16 @@ def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
 
 
 def _names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return each group's strategy, with the search settings in which those of its strategy and width differ."""
+    """Return each group's strategy, with the settings in which those of its strategy and width differ."""
     names = []
-    for config in configs:
-        search = config["search"]
-        rivals = [other["search"] for other in configs]
-        rivals = [other for other in rivals if all(other[key] == search[key] for key in ("strategy", "width"))]
-        apart = [key for key in search if any(other.get(key) != search[key] for other in rivals)]
-        names.append(" ".join([str(search["strategy"]), *(f"{key}={search[key]}" for key in apart)]))
+    flat = [
+        {f"{part}.{key}": value for part in _PARTS for key, value in config.get(part, {}).items()} for config in configs
+    ]
+    for own in flat:
+        rivals = [other for other in flat if all(other[f"search.{key}"] == own[f"search.{key}"] for key in _CELL)]
+        apart = [key for key in own if any(other.get(key) != own[key] for other in rivals)]
+        told = [f"{key.removeprefix('search.')}={'none' if own[key] is None else own[key]}" for key in apart]
+        names.append(" ".join([str(own["search.strategy"]), *told]))
     return names
 
 

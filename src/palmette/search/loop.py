@@ -44,6 +44,8 @@ class Growth:
     held: set[int] = field(default_factory=set)
     clusters: dict[int, int] = field(default_factory=dict)
     """Labels that the last allocation saw; empty where nothing was grouped."""
+    out_of_room: bool = False
+    """Whether the tree ended because not one more token fit its room."""
     ended: list[int] = field(default_factory=list)
     """Leaves that were not pruned: finished, or stopped by a limit."""
 
@@ -218,6 +220,7 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
     growth.grants = strategy(frontier, limits.width - len(growth.finished()), limits.room)
     if not growth.grants:
         growth.ended += frontier.leaves
+        growth.out_of_room = limits.room is not None
 
 
 def _release(growth: Growth, backend: Backend) -> None:

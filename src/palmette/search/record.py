@@ -69,6 +69,7 @@ def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
         peak_kv_tokens=max(growth.kv_tokens),
         peak_separate_kv_tokens=max(growth.separate_kv_tokens),
         waves=growth.wave,
+        out_of_room=growth.out_of_room,
     )
 
 

@@ -55,6 +55,7 @@ class Summary:
     policy_calls: int
     reward_calls: int
     kv_bytes_per_token: int
+    out_of_room: int = 0
 
 
 def summarize(events: Iterable[Event]) -> Summary:
@@ -89,6 +90,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         policy_calls=sum(session.policy_calls for session in sessions),
         reward_calls=sum(session.reward_calls for session in sessions),
         kv_bytes_per_token=sessions[-1].kv_bytes_per_token if sessions else 0,
+        out_of_room=sum(event.out_of_room for event in done),
     )
 
 

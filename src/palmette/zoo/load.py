@@ -103,7 +103,9 @@ def _local_folder(name: str, role: Role) -> Path:
     entry = ENTRIES.get(name)
     if entry is not None and entry.role != role:
         fitting = [other.name for other in ENTRIES.values() if other.role == role]
-        raise ConfigError(f"{name} cannot serve as {role}: its role is {entry.role}. Try {' or '.join(fitting)}")
+        judges = ", or let it judge with --set reward.score=likelihood"
+        hint = judges if (role, entry.role) == ("reward", "policy") else ""
+        raise ConfigError(f"{name} cannot serve as {role}: its role is {entry.role}. Try {' or '.join(fitting)}{hint}")
     resolved = resolve(name)
     if is_hub_id(resolved):
         with quiet():
