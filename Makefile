@@ -26,7 +26,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-seedling: $(READY)  ## train the shipped policy and reward model again, under 90 minutes on 2 cores
+seedling: $(READY)  ## train the three shipped models again, under 90 minutes on 2 cores
 	$(BIN)/python -m recipes.seedling
 
 bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating
