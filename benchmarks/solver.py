@@ -8,11 +8,13 @@ set, once with the model's assembly, as the published code needs it in every wav
 import math
 import random
 import sys
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 
-import pulp  # type: ignore[import-untyped]
+import pulp
 
+from palmette.config import CostModel
 from palmette.search import ets
 from palmette.search.rebase import share
 from palmette.search.strategy import Allocation, Frontier
@@ -28,7 +30,7 @@ def grown(width: int, rng: random.Random) -> Frontier:
     tree = Tree(tuple(range(rng.randint(60, 200))))
     quality = {0: 0.0}
     frontier = Frontier(tree, (0,), (1.0,))
-    allocate = ets.weighted(TEMPERATURE, 1.0, 0.0, "nodes", cluster=lambda texts: [])
+    allocate = ets.weighted(TEMPERATURE, 1.0, 0.0, "nodes")
     for _ in range(rng.randint(6, 12)):
         leaves = []
         for parent, count in allocate(frontier, width, None).items():
@@ -54,7 +56,7 @@ def clustered(frontier: Frontier, rng: random.Random) -> dict[int, int]:
 
 
 def by_cbc(
-    frontier: Frontier, children: Allocation, weights: tuple[float, float], cost: ets.CostModel, labels: dict[int, int]
+    frontier: Frontier, children: Allocation, weights: tuple[float, float], cost: CostModel, labels: dict[int, int]
 ) -> tuple[float, float]:
     """Return the objective that CBC proves for the published model, and the seconds that CBC itself took."""
     below: dict[int, list[int]] = {}
@@ -88,7 +90,7 @@ def by_cbc(
     return float(pulp.value(model.objective)), perf_counter() - began
 
 
-def compare(width: int, trees: int, lambda_kv: float, cost: ets.CostModel) -> bool:
+def compare(width: int, trees: int, lambda_kv: float, cost: CostModel) -> bool:
     """Print the line of one width; return whether all objectives agree."""
     weights = lambda_kv, DIVERSITY[width]
     ours, theirs, alone, worst = [], [], [], 0.0
@@ -97,12 +99,9 @@ def compare(width: int, trees: int, lambda_kv: float, cost: ets.CostModel) -> bo
         frontier = grown(width, rng)
         labels = clustered(frontier, rng)
         children = share(frontier.ranked(), width, TEMPERATURE)
-
-        def cluster(texts: list[str], labels: dict[int, int] = labels) -> list[int]:
-            return [labels[int(text)] for text in texts]
-
+        frontier = replace(frontier, clusters=labels)
         began = perf_counter()
-        found = ets.worthwhile(frontier, children, *weights, cost, cluster)
+        found = ets.worthwhile(frontier, children, *weights, cost)
         ours.append(perf_counter() - began)
         began = perf_counter()
         objective, seconds = by_cbc(frontier, children, weights, cost, labels)
@@ -119,7 +118,7 @@ def compare(width: int, trees: int, lambda_kv: float, cost: ets.CostModel) -> bo
 def main() -> int:
     """Print the table; return 1 where an objective differs by more than 1e-6."""
     print(" width lambda_kv    cost  trees   ours ms    max ms PuLP/CBC ms    CBC ms   ratio CBC ratio  differ")
-    settings: list[tuple[float, ets.CostModel]] = [(1.0, "nodes"), (2.0, "tokens")]
+    settings: list[tuple[float, CostModel]] = [(1.0, "nodes"), (2.0, "tokens")]
     agree = [compare(width, trees, *setting) for setting in settings for width, trees in TREES.items()]
     return 0 if all(agree) else 1
 

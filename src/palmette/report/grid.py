@@ -50,7 +50,7 @@ class Row:
             return str(value)
         if abs(value) < 10:
             return f"{value:.3f}"
-        return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.1f}k"
+        return f"{value:.0f}" if value < 10_000 else f"{value / 1000:.0f}k"
 
     @property
     def name(self) -> str:
