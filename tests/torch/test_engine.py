@@ -33,8 +33,10 @@ def slow(policy: LlamaForCausalLM, wish: Expansion, end: int, line: int) -> tupl
     return tuple(tokens)
 
 
-def backend(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **options: Any) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), **options)
+def backend(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float = 1.0, **options: Any
+) -> LocalBackend:
+    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature), **options)
 
 
 def waves(under_test: LocalBackend, paths: Paths, seed: int, expand: Callable[[list[Expansion]], None]) -> None:
@@ -179,7 +181,7 @@ def test_models_that_cannot_are_refused_by_name_with_the_reason(
 def test_children_that_write_the_same_are_computed_and_kept_once_until_the_last_is_released(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
-    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    greedy = backend(policy, tokenizer, temperature=0.0, batch_rows=64)
     prefix = prompt("(3+4)*2-5")
     alone = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
     calls, held = greedy.calls, greedy.tree.cache.pool.taken_bytes
@@ -205,7 +207,7 @@ def test_children_that_write_the_same_are_computed_and_kept_once_until_the_last_
 def test_a_step_cut_short_does_not_grow_with_its_longer_twin(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
-    greedy = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature=0.0), batch_rows=64)
+    greedy = backend(policy, tokenizer, temperature=0.0, batch_rows=64)
     prefix = prompt("12*12-(7-3)")
     whole = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
     assert len(whole.tokens) > 3

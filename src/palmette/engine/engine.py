@@ -12,8 +12,7 @@ import torch
 
 from palmette.engine.sampler import Sampling, draw, noise
 from palmette.engine.tree_cache import CacheNode
-from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError
+from palmette.engine.tree_model import TreeModel, check_finite
 
 _DRAWN_TOGETHER = 2**22
 """Logits in one draw: what drawing needs beside them stays under 100 MiB whatever the vocabulary."""
@@ -74,10 +73,7 @@ class Engine:
             pieces, count = self._model.fit(tips, tips)
             crowded = crowded or count < len(tips)
             logits_PV = self._model.run(list(pieces.values()))
-            if not bool(torch.isfinite(logits_PV).all()):
-                raise BackendError(
-                    "the policy's logits are not finite: its weights are damaged or its dtype is too small"
-                )
+            check_finite(logits_PV, "the policy's logits")
             place = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
             ready = [tip for tip in tips[:count] if tip in place]
             drawing = [row for tip in ready for row in lanes[tip]]

@@ -162,6 +162,12 @@ class TreeModel:
         return BackendError(f"cannot keep a tree of KV for a {self._model.config.model_type}: {reason}")
 
 
+def check_finite(outputs: torch.Tensor, whose: str) -> None:
+    """Raise BackendError where a model's outputs hold NaN or infinity."""
+    if not bool(torch.isfinite(outputs).all()):
+        raise BackendError(f"{whose} are not finite: its weights are damaged or its dtype is too small")
+
+
 def kv_shape(model: PreTrainedModel) -> KvShape:
     """Return what the model keeps for each token. Raises BackendError where it has no attention."""
     config = model.config.get_text_config()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from palmette.engine.tree_cache import CacheNode
-from palmette.errors import BackendError
+from palmette.engine.tree_model import check_finite
 from palmette.score.tree_scorer import Tokens, TreeScorer
 
 
@@ -54,9 +54,6 @@ class LikelihoodScorer(TreeScorer):
 
 def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
     """Return the logarithm of the chance of these tokens."""
-    if not bool(torch.isfinite(logits_TV).all()):
-        raise BackendError(
-            "the reward model's logits are not finite: its weights are damaged or its dtype is too small"
-        )
+    check_finite(logits_TV, "the reward model's logits")
     chosen = torch.tensor(tokens, device=logits_TV.device, dtype=torch.long)[:, None]
     return float((logits_TV.gather(1, chosen)[:, 0] - logits_TV.logsumexp(-1)).double().sum())

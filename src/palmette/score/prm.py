@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from palmette.engine.tree_cache import CacheNode
-from palmette.errors import BackendError
+from palmette.engine.tree_model import check_finite
 from palmette.score.tree_scorer import Tokens, TreeScorer
 
 
@@ -19,10 +19,7 @@ class PrmScorer(TreeScorer):
             batch = pending[: self._batch_rows]
             pieces, _ = self.tree.fit(batch, batch)
             logits_P = self.tree.run(list(pieces.values()))[:, 0]
-            if not bool(torch.isfinite(logits_P).all()):
-                raise BackendError(
-                    "the reward model's scores are not finite: its weights are damaged or its dtype is too small"
-                )
+            check_finite(logits_P, "the reward model's scores")
             for (node, _, last), logit in zip(pieces.values(), logits_P.tolist(), strict=True):
                 if last == len(node.tokens):
                     found[node] = logit
