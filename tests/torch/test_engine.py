@@ -11,8 +11,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
+from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS
-from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
 
@@ -27,7 +28,7 @@ def slow(policy: LlamaForCausalLM, wish: Expansion, end: int, line: int) -> tupl
     tokens: list[int] = []
     while len(tokens) < wish.max_tokens:
         logits = policy(input_ids=torch.tensor([[*wish.prefix, *tokens]]), use_cache=False).logits[:, -1]
-        tokens.append(int(draw(logits, noise([wish.seed], [len(tokens)], logits.shape[1]), Sampling()).tokens_R[0]))
+        tokens.append(int(draw(logits, Streams([wish.seed], [len(tokens)]), Sampling()).tokens_R[0]))
         if tokens[-1] == end or (tokens[-1] == line and set(tokens) != {line}):
             break
     return tuple(tokens)

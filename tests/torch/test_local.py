@@ -9,7 +9,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion, Step
 from palmette.backends.local import LocalBackend
-from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.cuts import Sampling
+from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
 
 Prompt = Callable[[str], tuple[int, ...]]
@@ -37,15 +38,16 @@ def slow(policy: LlamaForCausalLM, expansion: Expansion, sampling: Sampling, end
     tokens: list[int] = []
     while len(tokens) < expansion.max_tokens:
         logits = policy(input_ids=torch.tensor([[*expansion.prefix, *tokens]]), use_cache=False).logits[:, -1]
-        own = noise([expansion.seed], [len(tokens)], logits.shape[1]) if sampling.temperature else None
-        drawn = draw(logits, own, sampling)
+        drawn = draw(logits, Streams([expansion.seed], [len(tokens)]), sampling)
         tokens.append(int(drawn.tokens_R[0]))
         if tokens[-1] == end or (tokens[-1] == line and len(tokens) > 1 and set(tokens[:-1]) != {line}):
             break
     return tokens
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}, {"top_k": 3}])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}, {"top_k": 3}, {"min_p": 0.1}]
+)
 def test_steps_equal_those_of_the_slow_reference_token_for_token(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, sampling: dict[str, float]
 ) -> None:
@@ -146,3 +148,22 @@ def test_a_delimiter_of_several_characters_is_found_across_tokens(
         assert (delimiter in body) == (step.finish == "step")
         if step.finish == "step":
             assert body.endswith(delimiter)
+
+
+def test_a_stop_text_ends_the_solution_wherever_tokens_begin(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    asked = wishes(prompt, copies=40, tokens=24)
+    plain = backend(policy, tokenizer).expand(asked)
+    pairs = [step.text[3:5] for step in plain if len(step.text) > 8 and "\n" not in step.text[3:5]]
+    stop = max(set(pairs), key=pairs.count)
+    stopping = LocalBackend(policy, tokenizer, step_end="\n", stop=stop, sampling=Sampling(), batch_rows=64)
+    ended = 0
+    for step, free in zip(stopping.expand(asked), plain, strict=True):
+        place = free.text.find(stop)
+        if place < 0:
+            assert (step.tokens, step.finish) == (free.tokens, free.finish)
+            continue
+        ended += 1
+        assert (step.finish, step.text) == ("end", free.text[: place + len(stop)])
+    assert ended > 1

@@ -1,14 +1,19 @@
+import numpy as np
 import pytest
 import torch
 
-from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.cuts import Sampling, cut
+from palmette.engine.sampler import NARROW_GAP, Draw, Streams, draw
+
+
+def drawn(logits_RV: torch.Tensor, sampling: Sampling, first_seed: int = 0) -> Draw:
+    rows = len(logits_RV)
+    return draw(logits_RV, Streams(range(first_seed, first_seed + rows), [0] * rows), sampling)
 
 
 def frequencies(logits: torch.Tensor, sampling: Sampling, count: int = 40_000) -> list[float]:
-    generator = torch.Generator().manual_seed(0)
-    noise_RV = torch.empty(count, len(logits)).exponential_(generator=generator).log_().neg_()
-    tokens = draw(logits.expand(count, -1), noise_RV, sampling).tokens_R
-    return [float((tokens == token).float().mean()) for token in range(len(logits))]
+    tokens = drawn(logits.expand(count, -1), sampling).tokens_R
+    return torch.bincount(tokens, minlength=len(logits)).div(count).tolist()
 
 
 def test_tokens_come_as_often_as_the_softmax_says() -> None:
@@ -34,9 +39,76 @@ def test_a_cut_wider_than_the_vocabulary_cuts_nothing() -> None:
 
 
 def test_without_noise_the_likeliest_token_is_taken() -> None:
-    drawn = draw(torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), None, Sampling(temperature=0))
-    assert drawn.tokens_R.tolist()[0] == 1
-    assert drawn.narrow_R.tolist() == [False, True]
+    taken = drawn(torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]]), Sampling(temperature=0))
+    assert taken.tokens_R.tolist()[0] == 1
+    assert taken.narrow_R.tolist() == [False, True]
+
+
+def test_min_p_leaves_out_what_is_far_below_the_likeliest() -> None:
+    logits = torch.tensor([0.05, 0.15, 0.3, 0.5]).log()
+    # 0.2 * 0.5 = 0.1: the first is out, the others keep their proportions.
+    assert frequencies(logits, Sampling(min_p=0.2)) == pytest.approx([0, 0.15 / 0.95, 0.3 / 0.95, 0.5 / 0.95], abs=0.01)
+    assert frequencies(logits, Sampling(min_p=1.0)) == [0, 0, 0, 1]
+    # At temperature 2 the weights are square roots: 0.05 has 0.316 of the likeliest's.
+    assert frequencies(logits, Sampling(temperature=2, min_p=0.3))[0] > 0
+    assert frequencies(logits, Sampling(temperature=2, min_p=0.33))[0] == 0
+
+
+@pytest.mark.parametrize("vocabulary", [1300, 1536])
+def test_a_vocabulary_drawn_in_two_races_comes_as_often_as_the_softmax_says(vocabulary: int) -> None:
+    logits = torch.full((vocabulary,), -2.0)
+    logits[[3, 600, 1100, vocabulary - 1]] = torch.tensor([5.0, 4.0, 5.0, 4.5])
+    expected = logits.softmax(-1)
+    found = torch.tensor(frequencies(logits, Sampling()))
+    assert found[[3, 600, 1100, vocabulary - 1]].tolist() == pytest.approx(
+        expected[[3, 600, 1100, vocabulary - 1]].tolist(), abs=0.01
+    )
+    # The other tokens together, by thirds of the vocabulary: a block must not win for one beside it.
+    for third in range(3):
+        part = slice(third * vocabulary // 3, (third + 1) * vocabulary // 3)
+        assert float(found[part].sum()) == pytest.approx(float(expected[part].sum()), abs=0.01)
+    small = frequencies(logits, Sampling(top_k=2, temperature=0.5))
+    assert [token for token, share in enumerate(small) if share] == [3, 1100]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(top_k=5), Sampling(0)])
+def test_log_probabilities_are_those_of_the_uncut_softmax(sampling: Sampling) -> None:
+    logits_RV = torch.randn(50, 1300, generator=torch.Generator().manual_seed(1)) * 3
+    found = drawn(logits_RV, sampling)
+    expected = logits_RV.log_softmax(-1).gather(1, found.tokens_R[:, None])[:, 0]
+    assert found.logprobs_R.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_logits_that_are_not_finite_are_told_by_the_log_probability() -> None:
+    for bad in (torch.nan, torch.inf):
+        for sampling in (Sampling(), Sampling(0), Sampling(top_p=0.5)):
+            for vocabulary in (7, 1300):
+                logits_RV = torch.zeros(1, vocabulary)
+                logits_RV[0, 5] = bad
+                assert not drawn(logits_RV, sampling).logprobs_R.isfinite().all()
+
+
+@pytest.mark.parametrize("vocabulary", [11, 3000])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(top_p=0.9), Sampling(top_p=0.3, top_k=7), Sampling(top_k=1), Sampling(top_p=0.999), Sampling(min_p=0.2)],
+)
+def test_cuts_equal_a_plain_reading_of_their_definitions(sampling: Sampling, vocabulary: int) -> None:
+    for spread in (0.1, 3.0):  # A flat softmax needs more than the first candidates.
+        logits_RV = torch.randn(20, vocabulary, generator=torch.Generator().manual_seed(2)) * spread
+        _, floor_R, _ = cut(logits_RV, sampling, 1e-3)
+        for row, floor in zip(logits_RV, floor_R, strict=True):
+            order = row.sort(descending=True).values.double()[: sampling.top_k]
+            shares = order.softmax(-1)
+            count = 0
+            while count < len(order) and (count == 0 or float(shares[:count].sum()) < sampling.top_p):
+                count += 1
+            least = float(order[0]) + np.log(sampling.min_p or 1e-9)
+            assert int((row >= floor).sum()) == int((order[:count] >= least).sum())
+
+
+def noise(seeds: list[int], places: list[int], count: int) -> torch.Tensor:
+    return Streams(seeds, places).gumbel(np.arange(count))
 
 
 def test_a_row_draws_the_same_noise_alone_and_beside_others() -> None:
@@ -48,7 +120,7 @@ def test_a_row_draws_the_same_noise_alone_and_beside_others() -> None:
 
 
 def test_noise_is_gumbel_and_independent_across_seeds_places_and_tokens() -> None:
-    sample = torch.stack([noise(range(40), [place] * 40, 50) for place in range(40)])  # places, seeds, tokens
+    sample = torch.stack([noise(list(range(40)), [place] * 40, 50) for place in range(40)])  # places, seeds, tokens
     assert float(sample.mean()) == pytest.approx(0.5772, abs=0.02)
     assert float(sample.var()) == pytest.approx(1.6449, abs=0.05)
     for threshold in (-1.0, 0.0, 1.0, 3.0):
@@ -60,16 +132,32 @@ def test_noise_is_gumbel_and_independent_across_seeds_places_and_tokens() -> Non
 
 
 def test_draws_too_close_to_call_are_marked() -> None:
-    zero = torch.zeros(1, 3)
-    assert draw(torch.tensor([[1.0, 1.0005, 0.0]]), zero, Sampling()).narrow_R.item()
-    assert not draw(torch.tensor([[1.0, 1.1, 0.0]]), zero, Sampling()).narrow_R.item()
+    zero = drawn(torch.zeros(40_000, 3), Sampling())
+    perturbed = Streams(range(40_000), [0] * 40_000).gumbel(np.arange(3))
+    best = perturbed.topk(2).values
+    assert zero.narrow_R.tolist() == (best[:, 0] - best[:, 1] < NARROW_GAP).tolist()
+    assert 3 < int(zero.narrow_R.sum()) < 100
+    greedy = Sampling(temperature=0)
+    assert drawn(torch.tensor([[1.0, 1.0003, 0.0]]), greedy).narrow_R.item()
+    assert not drawn(torch.tensor([[1.0, 1.1, 0.0]]), greedy).narrow_R.item()
+
+
+def test_a_race_between_blocks_too_close_to_call_is_marked() -> None:
+    logits_RV = torch.zeros(20_000, 1024)
+    gaps = Streams(range(20_000), [0] * 20_000).gumbel(1024 + np.arange(2)).topk(2).values
+    close = gaps[:, 0] - gaps[:, 1] < NARROW_GAP * 0.9  # The blocks' masses are equal up to rounding.
+    assert bool(drawn(logits_RV, Sampling()).narrow_R[close].all()) and int(close.sum()) > 2
 
 
 def test_a_winner_on_the_edge_of_the_cut_is_marked() -> None:
-    # The third token wins by its noise when it is inside; whether it is depends on a hair of probability.
-    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
-    push = torch.tensor([[0.0, 0.0, 9.0]])
-    edge = draw(logits, push, Sampling(top_p=0.8))
-    inside = draw(logits, push, Sampling(top_p=0.9))
-    assert edge.narrow_R.item()
-    assert (inside.tokens_R.item(), inside.narrow_R.item()) == (2, False)
+    # Wherever the third token wins when it is inside, whether it is depends on a hair of probability.
+    logits_RV = torch.tensor([[0.5, 0.3, 0.2]]).log().expand(2000, -1)
+    edge, inside = drawn(logits_RV, Sampling(top_p=0.8)), drawn(logits_RV, Sampling(top_p=0.9))
+    wins = inside.tokens_R == 2
+    assert int(wins.sum()) > 300
+    assert bool(edge.narrow_R[wins].all())
+    assert int(inside.narrow_R.sum()) < 20
+    # The same with min-p: 0.4 * 0.5 is the third token's probability.
+    edge, inside = drawn(logits_RV, Sampling(min_p=0.4)), drawn(logits_RV, Sampling(min_p=0.39))
+    assert bool(edge.narrow_R[inside.tokens_R == 2].all())
+    assert int(inside.narrow_R.sum()) < 20

@@ -6,9 +6,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
+from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
 from palmette.engine.kv_pool import BLOCK_TOKENS
-from palmette.engine.sampler import Sampling
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
@@ -23,8 +23,9 @@ Ending = tuple[Finish, str]
 class LocalBackend:
     """Grows up to `batch_rows` different steps at a time on a tree cache: what branches share is computed once.
 
-    Nodes are known by question and id until they are released; an unknown one is computed from its prefix. With
-    `kv_bytes` the cache never holds more than that, without it grows as needed.
+    A step ends with `step_end`, a solution with the model's end token or with the text `stop`. Nodes are known by
+    question and id until they are released; an unknown one is computed from its prefix. With `kv_bytes` the cache never
+    holds more than that, without it grows as needed.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class LocalBackend:
         tokenizer: PreTrainedTokenizerBase,
         *,
         step_end: str,
+        stop: str | None = None,
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
@@ -40,6 +42,7 @@ class LocalBackend:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
         self._step_end = step_end
+        self._stop = stop
         self._ends = _end_tokens(model, tokenizer)
         self._enders: dict[int, bool] = {}
         self.context_tokens = context_tokens(model)
@@ -123,6 +126,8 @@ class LocalBackend:
             return "end", self._text(row)
         if self._may_end(tokens[-1]):
             text = body = self._text(row)
+            if self._stop is not None and self._stop in text:
+                return "end", text
             while (body := body.lstrip()).startswith(self._step_end):
                 body = body[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
             if self._step_end in body:
@@ -132,7 +137,9 @@ class LocalBackend:
     def _may_end(self, token: int) -> bool:
         """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
         if token not in self._enders:
-            self._enders[token] = self._step_end[-1] in str(self._tokenizer.decode([token]))
+            # The stand-in is for a token that ends or begins inside a character.
+            lasts = {self._step_end[-1], "\ufffd", *(self._stop or "")[-1:]}
+            self._enders[token] = not lasts.isdisjoint(str(self._tokenizer.decode([token])))
         return self._enders[token]
 
     def _text(self, row: "_Row") -> str:

@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from palmette.engine.sampler import Sampling, draw, noise
+from palmette.engine.cuts import Sampling
+from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
 
@@ -73,14 +74,13 @@ class Engine:
             pieces, count = self._model.fit(tips, tips)
             crowded = crowded or count < len(tips)
             logits_PV = self._model.run(list(pieces.values()))
-            check_finite(logits_PV, "the policy's logits")
             place = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
             ready = [tip for tip in tips[:count] if tip in place]
             drawing = [row for tip in ready for row in lanes[tip]]
-            index_R = torch.tensor([place[row.tip()] for row in drawing], device=logits_PV.device)
+            places = [place[row.tip()] for row in drawing]
             share = max(1, _DRAWN_TOGETHER // logits_PV.shape[1])
             for start in range(0, len(drawing), share):
-                self._draw(drawing[start : start + share], logits_PV[index_R[start : start + share]])
+                self._draw(drawing[start : start + share], _rows(logits_PV, places[start : start + share]))
             before = len(lanes)
             lanes = self._parted(lanes, set(ready), ended)
             crowded = crowded and len(lanes) >= before
@@ -116,23 +116,24 @@ class Engine:
 
     def _draw(self, rows: Sequence[Row[Ending]], logits_RV: torch.Tensor) -> None:
         """Draw the next token of every row and record its log-probability."""
-        noise_RV = self._noise(rows, logits_RV.shape[1])
-        drawn = draw(logits_RV, noise_RV, self._sampling)
+        streams = Streams([row.seed for row in rows], [len(row.tokens) for row in rows])
+        drawn = draw(logits_RV, streams, self._sampling)
+        check_finite(drawn.logprobs_R, "the policy's logits")
+        tokens, logprobs = drawn.tokens_R.tolist(), drawn.logprobs_R.tolist()
         alone: dict[CacheNode, torch.Tensor] = {}
         for index in torch.nonzero(drawn.narrow_R)[:, 0].tolist():
             # Too close to call: rounding differs with the batch, so ask again in a batch that is always the same.
             row = rows[index]
             if row.tip() not in alone:
-                alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())[0]
-            logits_RV[index] = alone[row.tip()]
-            own = draw(logits_RV[index : index + 1], self._noise([row], logits_RV.shape[1]), self._sampling)
-            drawn.tokens_R[index] = own.tokens_R[0]
-        logprobs_R = logits_RV.gather(1, drawn.tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
-        for row, token, logprob in zip(rows, drawn.tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+                alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
+            own = draw(alone[row.tip()], Streams([row.seed], [len(row.tokens)]), self._sampling)
+            tokens[index], logprobs[index] = int(own.tokens_R), float(own.logprobs_R)
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.tokens.append(token)
             row.logprobs.append(logprob)
 
-    def _noise(self, rows: Sequence[Row[Ending]], vocabulary: int) -> torch.Tensor | None:
-        if self._sampling.temperature == 0:
-            return None
-        return noise([row.seed for row in rows], [len(row.tokens) for row in rows], vocabulary)
+
+def _rows(logits_PV: torch.Tensor, places: list[int]) -> torch.Tensor:
+    """Return the logits at these places, without a copy where they stand side by side."""
+    first, last = places[0], places[-1] + 1
+    return logits_PV[first:last] if places == list(range(first, last)) else logits_PV[torch.tensor(places)]
