@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.fixed_tree import Side, grow_trees, questions, replicated_tokens, unique_tokens
 from benchmarks.plain import PlainBackend
-from benchmarks.searches import written
+from benchmarks.searches import searched
 from benchmarks.sides import EngineSide, GenerateSide, VllmSide
 from palmette.backends.backend import Backend
 from palmette.backends.chat import render
@@ -112,10 +112,28 @@ def workload_b(options: argparse.Namespace) -> None:
     runs = {name: partial(_search_anew, config, make) for name, make in makers.items()}
     rates = alternate(runs, options.turns)
     print(f"B: {told(rates)}")
+    free = searched(config, makers["palmette"]())
+    quarter = LocalBackend(
+        model,
+        tokenizer,
+        step_end="\n",
+        sampling=Sampling(),
+        batch_rows=512,
+        kv_bytes=free.peak_kv_bytes // 4,
+    )
+    small = searched(config, quarter)
+    quarter.tree.cache.check_integrity()
+    pool = quarter.tree.cache.pool
+    print(
+        f"B: peak KV {format_bytes(free.peak_kv_bytes)}; in a pool of {format_bytes(free.peak_kv_bytes // 4)} the "
+        f"steps are {'the same' if small.steps == free.steps else 'OTHERS'}, "
+        f"{small.seconds / free.seconds:.1f} times the time; {pool.taken_bytes} bytes are held after the last release"
+    )
 
 
 def _search_anew(config: Config, make: Callable[[], Backend]) -> tuple[int, float]:
-    return written(config, make())
+    search = searched(config, make())
+    return search.tokens, search.seconds
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from palmette.backends.backend import Backend, Expansion, Message, Step
+from palmette.backends.local import LocalBackend
 from palmette.config import Config
 from palmette.run import STRATEGIES, load_clusterer, load_scorer
 from palmette.search.loop import Limits, Observer, search
@@ -11,12 +12,14 @@ from palmette.tasks.load import load_task
 
 
 class Timed:
-    """A backend that counts the tokens and the seconds of its calls."""
+    """A backend that keeps what it wrote, and counts the seconds of its calls and the KV it held after each."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.kv_bytes_per_token, self.context_tokens = backend.kv_bytes_per_token, backend.context_tokens
         self.tokens, self.seconds = 0, 0.0
+        self.steps: list[tuple[int, ...]] = []
+        self.peak_kv_bytes = 0
 
     @property
     def calls(self) -> int:
@@ -41,11 +44,14 @@ class Timed:
         steps = self._backend.expand(expansions)
         self.seconds += time.perf_counter() - begun
         self.tokens += sum(len(step.tokens) for step in steps)
+        self.steps += [step.tokens for step in steps]
+        if isinstance(self._backend, LocalBackend):
+            self.peak_kv_bytes = max(self.peak_kv_bytes, self._backend.tree.cache.pool.taken_bytes)
         return steps
 
 
-def written(config: Config, backend: Backend) -> tuple[int, float]:
-    """Search all questions; return the tokens of their steps and the seconds in which the backend wrote them."""
+def searched(config: Config, backend: Backend) -> Timed:
+    """Search all questions; return what the backend wrote."""
     timed = Timed(backend)
     settings = config.search
     search(
@@ -65,4 +71,4 @@ def written(config: Config, backend: Backend) -> tuple[int, float]:
         observer=Observer(),
         clusterer=load_clusterer(config.embedder) if settings.groups_steps else None,
     )
-    return timed.tokens, timed.seconds
+    return timed

@@ -51,6 +51,17 @@ def test_the_coldest_node_that_is_not_in_use_loses_its_blocks_first() -> None:
     cache.check_integrity()
 
 
+def test_of_a_path_used_together_the_end_loses_its_blocks_first() -> None:
+    cache = TreeCache(KvPool(SHAPE, budget_bytes=6 * BLOCK_BYTES))
+    above = cache.add(None, range(2))
+    below = cache.add(above, range(2))
+    cache.reserve([(below, 2), (above, 2)], [below])
+    other = cache.add(None, range(4))
+    cache.reserve([(other, 4)], [other])
+    assert (len(above.blocks), len(below.blocks)) == (2, 0)
+    cache.check_integrity()
+
+
 def test_a_budget_is_never_passed() -> None:
     pool = KvPool(SHAPE, budget_bytes=3 * BLOCK_BYTES + 5)
     cache = TreeCache(pool)

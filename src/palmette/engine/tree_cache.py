@@ -124,8 +124,11 @@ class TreeCache:
             current = current.parent
 
     def _evict(self, blocks: int) -> None:
-        # What is in use was marked with the present time.
-        cold = sorted((node for node in self._holders if node.used < self._clock), key=lambda node: node.used)
+        # What is in use was marked with the present time. Of a path last used together the end goes first: what stays
+        # can still be read.
+        cold = sorted(
+            (node for node in self._holders if node.used < self._clock), key=lambda node: (node.used, -node.start)
+        )
         for node in cold:
             if self.pool.can_take(blocks):
                 return
