@@ -18,6 +18,7 @@ from palmette.engine.pieces import Piece, lay_out, next_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError
+from palmette.zoo.narrow import is_narrow
 from palmette.zoo.overwrite import overwrite
 from palmette.zoo.wear import undone_on_error, wear
 
@@ -193,7 +194,8 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that goes through transformers' interface")
-        share = 2e-3 if self._model.dtype == torch.float32 else 0.1
+        rounds = self._model.dtype != torch.float32 or is_narrow(self._model)
+        share = 0.1 if rounds else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=share * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):
