@@ -3,6 +3,7 @@
 Shapes: T tokens, I inputs, O outputs.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -75,7 +76,7 @@ def rotation(inputs: int, device: torch.device) -> torch.Tensor:
     matrix = torch.ones(1, 1, device=device)
     while len(matrix) < 64 and inputs % (2 * len(matrix)) == 0:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / len(matrix) ** 0.5
+    return matrix / math.sqrt(len(matrix))
 
 
 _TINY = 1e-30  # In place of a scale of 0, for rows of zeros.
