@@ -19,6 +19,7 @@ class PlainBackend:
 
     kv_bytes_per_token = 0
     context_tokens: int | None = None
+    weight_version = 0
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, batch_rows: int

@@ -58,6 +58,7 @@ class Dice:
     calls = 0
     context_tokens: int | None = None
     kv_bytes_per_token = 1024
+    weight_version = 0
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Return 60 tokens."""

@@ -26,6 +26,11 @@ class Timed:
         """Forward passes made so far."""
         return self._backend.calls
 
+    @property
+    def weight_version(self) -> int:
+        """Which weights wrote the last steps."""
+        return self._backend.weight_version
+
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens."""
         return self._backend.encode(messages)

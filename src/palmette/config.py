@@ -19,6 +19,7 @@ CostModel = Literal["nodes", "tokens"]
 Fold = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+Weights = Literal["as_is", "bfloat16", "int8"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 SCORED_STRATEGIES = ("beam", "dvts", "rebase", "ets")
 PARTNERS = {"seedling": "seedling-ripe"}
@@ -64,6 +65,7 @@ class PolicySettings(_Settings):
     model: str = Field("seedling", min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
+    weights: Weights = "as_is"
     device: Device = Field("auto", pattern=_DEVICE)
     temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -82,6 +84,7 @@ class RewardSettings(_Settings):
     score: Literal["auto", "head", "likelihood"] = "auto"
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
+    weights: Weights = "as_is"
     device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(512, ge=1, le=65_536)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from palmette import __version__
 from palmette.backends.backend import Backend
@@ -207,9 +208,7 @@ def load_backend(
     from palmette.engine.cuts import Sampling
     from palmette.zoo.load import load_policy
 
-    model, tokenizer = load_policy(
-        settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device
-    )
+    model, tokenizer = load_policy(settings.model, **_loading(settings))
     sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
     return LocalBackend(
         model,
@@ -231,8 +230,12 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     from palmette.zoo.load import load_judge, load_reward
 
     load, scorer = (load_judge, LikelihoodScorer) if settings.score == "likelihood" else (load_reward, PrmScorer)
-    model, tokenizer = load(settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device)
+    model, tokenizer = load(settings.model, **_loading(settings))
     return scorer(model, tokenizer, batch_rows=settings.batch_rows)
+
+
+def _loading(settings: PolicySettings | RewardSettings) -> dict[str, Any]:
+    return settings.model_dump(include={"adapter", "dtype", "weights", "device"})
 
 
 def load_clusterer(settings: EmbedderSettings) -> Clusterer:

@@ -51,6 +51,10 @@ class Backend(Protocol):
     def calls(self) -> int:
         """Forward passes made so far."""
 
+    @property
+    def weight_version(self) -> int:
+        """The number of the weights that wrote the last steps. It grows whenever the policy is seen changed."""
+
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens, rendered by the model's chat template where it has one."""
 

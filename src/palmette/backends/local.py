@@ -1,7 +1,9 @@
 """Steps from a transformers model inside the process, by the engine with its tree of KV."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
@@ -58,6 +60,19 @@ class LocalBackend:
         """Forward passes made so far."""
         return self.tree.calls
 
+    @property
+    def weight_version(self) -> int:
+        """The number of the weights that wrote the last steps; see the contract."""
+        return self.tree.weight_version
+
+    def use_adapter(self, folder: str | None) -> None:
+        """Let the next steps come from the model with this adapter; see `TreeModel.use_adapter`."""
+        self.tree.use_adapter(folder)
+
+    def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
+        """Let the next steps come from these weights; see `TreeModel.update_weights`."""
+        self.tree.update_weights(source)
+
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens; see the contract."""
         return render(self._tokenizer, messages)
@@ -80,6 +95,7 @@ class LocalBackend:
         """Grow one step for each expansion; see the contract."""
         for expansion in expansions:
             self._check_length(expansion)
+        self.tree.look_at_weights()
         cache = self.tree.cache
         parents = {(wish.question, wish.parent, wish.prefix): wish for wish in expansions}
         nodes = {key: self._parent(wish) for key, wish in parents.items()}

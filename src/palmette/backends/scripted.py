@@ -13,6 +13,7 @@ class ScriptedBackend:
 
     kv_bytes_per_token = 1
     context_tokens: int | None = None
+    weight_version = 0
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -89,6 +89,11 @@ class TreeCache:
         self.pool.give_back(node.blocks)
         node.blocks, node.slots, node.computed = [], _NO_SLOTS, 0
 
+    def empty_all(self) -> None:
+        """Return the blocks of every node."""
+        for node in list(self._holders):
+            self.empty(node)
+
     def reserve(self, needs: Sequence[tuple[CacheNode, int]], in_use: Sequence[CacheNode]) -> None:
         """Give every node slots for its first so many tokens.
 

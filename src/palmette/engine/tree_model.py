@@ -3,8 +3,9 @@
 Shapes: P pieces, T tokens of a tick, V outputs per token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from palmette.engine.attention import NAME, Tick, plan, tree_attention
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.pieces import Piece, lay_out, next_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
+from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError
+from palmette.zoo.narrow import is_narrow
+from palmette.zoo.overwrite import overwrite
+from palmette.zoo.wear import undone_on_error, wear
 
 AttentionInterface.register(NAME, tree_attention)
 
@@ -34,6 +39,43 @@ class TreeModel:
         self.cache = TreeCache(KvPool(kv_shape(model), budget_bytes))
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
         self.calls = 0
+        self._weights = WeightVersion(model)
+
+    @property
+    def weight_version(self) -> int:
+        """The number of the weights that everything in the cache was computed with."""
+        return self._weights.number
+
+    def look_at_weights(self) -> None:
+        """Forget keys and values of other weights than the model has now; see `WeightVersion` for what is seen."""
+        if self._weights.look(self._model):
+            self.cache.empty_all()
+
+    def weights_changed(self) -> None:
+        """Forget all keys and values: what is asked for again is computed with the weights of then."""
+        if not self._weights.look(self._model):
+            self._weights.changed()
+        self.cache.empty_all()
+
+    def use_adapter(self, folder: str | None) -> None:
+        """Wear the PEFT adapter of this folder from now on, None for none; see `wear`.
+
+        Raises ConfigError or BackendError, with everything as before, where it cannot be worn on a tree.
+        """
+        before = self._model
+        try:
+            with undone_on_error(before):
+                self._model = wear(before, folder)
+                self.check()
+        except BaseException:
+            self._model = before
+            raise
+        self.weights_changed()
+
+    def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
+        """Run with these weights from now on: a state dict, or a folder with safetensors; see `overwrite`."""
+        overwrite(self._model, source)
+        self.weights_changed()
 
     @property
     def device(self) -> torch.device:
@@ -152,7 +194,8 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that goes through transformers' interface")
-        share = 2e-3 if self._model.dtype == torch.float32 else 0.1
+        rounds = self._model.dtype != torch.float32 or is_narrow(self._model)
+        share = 0.1 if rounds else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=share * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -62,10 +63,19 @@ class TreeScorer(ABC):
         """Forward passes made so far."""
         return self.tree.calls
 
+    def use_adapter(self, folder: str | None) -> None:
+        """Let the next scores come from the model with this adapter; see `TreeModel.use_adapter`."""
+        self.tree.use_adapter(folder)
+
+    def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
+        """Let the next scores come from these weights; see `TreeModel.update_weights`."""
+        self.tree.update_weights(source)
+
     @torch.inference_mode()
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Score the last step of each candidate; see the contract."""
         with told_as(self._name):
+            self.tree.look_at_weights()
             rows = self._encode(candidates)
             nodes = self._placed(candidates, rows)
             try:
