@@ -220,3 +220,30 @@ def test_a_step_cut_short_does_not_grow_with_its_longer_twin(
     greedy.release("q", [0, 1, 2, 3])
     greedy.release("alone", [0, 1])
     assert greedy.tree.cache.pool.taken_bytes == 0
+
+
+def test_prompts_that_begin_alike_share_it_and_write_the_same(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    shown = "1+2\n3\n(3+4)*2-5\n7*2-5\n14-5\n9\n"
+    prompts = {question: prompt(shown + text) for question, text in TEXTS.items()}
+    shared = backend(policy, tokenizer, batch_rows=64)
+    line = int(tokenizer.convert_tokens_to_ids("\n"))  # type: ignore[arg-type]
+    for (
+        question,
+        prefix,
+    ) in prompts.items():  # One after the other: the first is computed when the second is cut off it.
+        wishes = [Expansion(question, 0, prefix, seed, 8, seed + 1) for seed in range(4)]
+        for wish, step in zip(wishes, shared.expand(wishes), strict=True):
+            assert step.tokens == slow(policy, wish, tokenizer.eos_token_id, line)
+    shared.tree.cache.check_integrity()
+    for question in prompts:
+        shared.release(question, range(1, 5))
+    common = len(prompt(shown)) - 1
+    pool = shared.tree.cache.pool
+    assert pool.taken_bytes == shared.kv_bytes_per_token * (
+        common + sum(len(prefix) - common for prefix in prompts.values())
+    )
+    for question in prompts:
+        shared.release(question, [0])
+    assert pool.taken_bytes == 0

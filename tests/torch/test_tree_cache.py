@@ -82,3 +82,58 @@ def test_growing_keeps_what_is_written() -> None:
     assert pool.keys[1][:, first].eq(1).all()
     assert pool.values[1][:, first].eq(2).all()
     assert len(pool.keys) == len(pool.values) == 2
+
+
+def test_paths_with_a_common_beginning_hold_it_once_whoever_comes_and_goes() -> None:
+    rng = random.Random(5)
+    pool = KvPool(SHAPE)
+    cache = TreeCache(pool)
+    examples = [list(range(100 * kind, 100 * kind + 40)) for kind in range(3)]
+    alive: dict[CacheNode, list[int]] = {}
+    for _ in range(300):
+        if alive and rng.random() < 0.45:
+            node = rng.choice(list(alive))
+            del alive[node]
+            cache.drop(node)
+        else:
+            tokens = rng.choice(examples)[: rng.randint(1, 40)] + [
+                rng.randrange(1000, 1005) for _ in range(rng.randint(1, 9))
+            ]
+            node = cache.add_path(tokens)
+            alive[node] = tokens
+            path = node.path()
+            cache.reserve([(part, len(part.tokens)) for part in path], path)
+            for part in path:
+                part.computed = len(part.tokens)
+        cache.check_integrity()
+        for node, tokens in alive.items():
+            path = node.path()
+            assert node.path_tokens() == tokens
+            assert [part.start for part in path] == [
+                sum(len(p.tokens) for p in path[:place]) for place in range(len(path))
+            ]
+            assert all(part.computed == len(part.tokens) == len(part.slots) for part in path)
+    for node in alive:
+        cache.drop(node)
+    assert pool.taken_bytes == 0
+
+
+def test_a_beginning_is_shared_from_sixteen_tokens_on() -> None:
+    pool = KvPool(SHAPE)
+    cache = TreeCache(pool)
+    first = cache.add_path(range(30))
+    cache.reserve([(first, 30)], [first])
+    first.computed = 30
+    other = cache.add_path([*range(15), 99])
+    assert other.parent is None
+    second = cache.add_path([*range(16), 99, 98])
+    assert second.parent is first.parent is not None
+    assert (first.parent.tokens, first.parent.computed, first.computed, second.tokens) == (
+        list(range(16)),
+        16,
+        14,
+        [99, 98],
+    )
+    # The same tokens once more: at least the last is its own, so that an output can come from it.
+    third = cache.add_path([*range(16), 99, 98])
+    assert third.tokens == [99, 98]

@@ -124,7 +124,7 @@ class LocalBackend:
         if node is None or tuple(node.path_tokens()) != expansion.prefix:
             if node is not None:
                 self.tree.cache.drop(node)
-            node = known[expansion.parent] = self.tree.cache.add(None, expansion.prefix)
+            node = known[expansion.parent] = self.tree.cache.add_path(expansion.prefix)
         return node
 
     def _check_length(self, expansion: Expansion) -> None:

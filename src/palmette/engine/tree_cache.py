@@ -8,6 +8,9 @@ from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFullError, slots_o
 
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
+_SHARED_TOKENS = 16
+"""The shortest beginning that paths share: a shorter one saves less than one more segment costs to attend to."""
+
 
 class CacheNode:
     """A stretch of tokens below its parent. `computed` of them, from the first on, have keys and values in `slots`.
@@ -53,13 +56,49 @@ class TreeCache:
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
         self._holders: dict[CacheNode, None] = {}
+        self._tops: dict[CacheNode, None] = {}
         self._clock = 0
 
     def add(self, parent: CacheNode | None, tokens: Iterable[int], holds: int = 1) -> CacheNode:
         """Return a new node that has computed nothing yet, held so many times."""
-        if parent is not None:
+        node = CacheNode(parent, tokens, holds)
+        if parent is None:
+            self._tops[node] = None
+        else:
             parent.children += 1
-        return CacheNode(parent, tokens, holds)
+        return node
+
+    def add_path(self, tokens: Sequence[int]) -> CacheNode:
+        """Return a new node that ends a path of these tokens, below what an older path has in common with it.
+
+        Only the first node of older paths is looked at: prompts that begin with the same examples.
+        """
+        longest, like = 0, None
+        for top in self._tops:
+            common = _common(top.tokens, tokens[:-1])
+            if common > longest:
+                longest, like = common, top
+        if like is None or longest < _SHARED_TOKENS:
+            return self.add(None, tokens)
+        above = like if longest == len(like.tokens) else self._split(like, longest)
+        return self.add(above, tokens[len(above.tokens) :])
+
+    def _split(self, node: CacheNode, count: int) -> CacheNode:
+        """Cut the first tokens off a path's first node; return the new node that has them, above it."""
+        assert node.parent is None and BLOCK_TOKENS == 1
+        above = self.add(None, node.tokens[:count], holds=0)
+        above.children, above.used = 1, node.used
+        above.computed, node.computed = min(node.computed, count), max(0, node.computed - count)
+        above.blocks, node.blocks = node.blocks[:count], node.blocks[count:]
+        above.slots, node.slots = node.slots[:count], node.slots[count:]
+        del node.tokens[:count], self._tops[node]
+        node.parent, node.start = above, count
+        for part in (above, node):
+            if part.blocks:
+                self._holders[part] = None
+            else:
+                self._holders.pop(part, None)
+        return above
 
     def extend(self, node: CacheNode, token: int, holders: int) -> CacheNode:
         """Return where so many of a node's holders go with this token: on in the node where they are all it has."""
@@ -78,6 +117,7 @@ class TreeCache:
         current: CacheNode | None = node
         while current is not None and not current.holds and not current.children:
             self.empty(current)
+            self._tops.pop(current, None)
             above, current.parent = current.parent, None
             if above is not None:
                 above.children -= 1
@@ -140,3 +180,10 @@ class TreeCache:
             self.empty(node)
         if not self.pool.can_take(blocks):
             raise PoolFullError
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many first tokens two stretches share."""
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )

@@ -130,7 +130,7 @@ class TreeScorer(ABC):
             if (asked, ()) not in known:
                 prompt = render(self._tokenizer, candidate.messages)
                 prompt = prompt[: len(prompt) - self.held_back]
-                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add(None, prompt))
+                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add_path(prompt))
             if row not in placed:
                 above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
                 held = row[: len(row) - self.held_back]
