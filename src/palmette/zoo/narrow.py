@@ -43,8 +43,8 @@ class Int8Linear(NarrowLinear):
     """Weights as whole numbers up to 127 with a scale for each output; inputs too, with a scale for each token.
 
     Both are rotated first, which leaves their products as they are: a few inputs are a hundred times as large as the
-    others, and one scale for all would round those away. With SmolLM2-135M this takes the divergence from 0.040 to
-    0.004, as low as with inputs that are not rounded at all (the rotation is QuaRot's, in blocks).
+    others, and one scale for all would round those away. With SmolLM2-135M this takes the mean divergence from 0.038 to
+    0.004; with inputs that are not rounded at all it is 0.002. The rotation is QuaRot's, in blocks.
     """
 
     _rotation: torch.Tensor
