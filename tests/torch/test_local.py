@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion, Step
-from palmette.backends.local import LocalBackend
+from palmette.backends.local import LocalBackend, context_tokens
 from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
@@ -167,3 +167,19 @@ def test_a_stop_text_ends_the_solution_wherever_tokens_begin(
         ended += 1
         assert (step.finish, step.text) == ("end", free.text[: place + len(stop)])
     assert ended > 1
+
+
+def test_a_model_that_turns_positions_otherwise_in_long_texts_takes_only_short_ones() -> None:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    phi = Phi3Config(
+        hidden_size=32,
+        num_attention_heads=4,
+        num_hidden_layers=1,
+        max_position_embeddings=64,
+        original_max_position_embeddings=32,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "factor": 2.0, **factors},
+        vocab_size=40,
+        intermediate_size=32,
+        pad_token_id=0,
+    )
+    assert context_tokens(Phi3ForCausalLM(phi)) == 32

@@ -197,6 +197,16 @@ def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:
-    """Return the most tokens a model takes, None where its config names no limit."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
+    """Return the most tokens a model takes, None where its config names no limit.
+
+    Models that turn positions another way once a text grows long (dynamic scaling, LongRoPE) stop where they would:
+    rows of all lengths share a pass and what is cached has to stay true.
+    """
+    config = model.config.get_text_config()
+    named = [getattr(config, "max_position_embeddings", None)]
+    turning = getattr(config, "rope_parameters", None) or {}
+    for one in (turning, *turning.values()):
+        if isinstance(one, dict) and one.get("rope_type") in ("dynamic", "longrope"):
+            named.append(one.get("original_max_position_embeddings"))
+    limits = [limit for limit in named if isinstance(limit, int) and limit > 0]
+    return min(limits) if limits else None
