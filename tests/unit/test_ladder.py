@@ -1,73 +1,127 @@
-from itertools import islice
+"""The splitting decision, by hand-worked sequences and against an oracle that fails above a size."""
 
-import pytest
+from collections.abc import Sequence
 
-from palmette.tasks import ladder
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-
-def test_a_solution_reduces_the_leftmost_legal_operation_on_each_line() -> None:
-    problem = ladder.solve("(3+4)*2-5*(6-4)")
-    assert problem.lines == ("3+4=7", "7*2=14", "6-4=2", "5*2=10", "14-10=4")
-    assert problem.answer == 4
+from palmette.memory.ladder import FIRST_PATIENCE, STALE_AFTER, Ladder, first_piece
 
 
-@pytest.mark.parametrize("grade", ladder.GRADES)
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_problems_have_the_length_of_their_grade_and_true_answers(grade: int, split: ladder.Split) -> None:
-    shape = ladder.GRADES[grade]
-    for problem in islice(ladder.problems(grade, split, seed=3), 200):
-        assert len(problem.lines) in shape.operations
-        assert problem.answer == eval(problem.expression)
-        assert all(int(line.split("=")[1]) in shape.values for line in problem.lines)
-        assert ladder.split_of(problem.expression) == split
-        state: tuple[ladder.Token, ...] | None = ladder.parse(problem.expression)
-        for line in problem.lines:
-            right, state = ladder.follow(state, line)
-            assert right
-        assert state == (problem.answer,)
+def climbed(ladder: Ladder, pieces: int) -> Ladder:
+    for _ in range(pieces):
+        assert ladder.limit is not None
+        ladder = ladder.after_success(ladder.limit, full=True)
+    return ladder
 
 
-def test_the_default_grade_takes_8_to_14_steps() -> None:
-    assert ladder.DEFAULT_GRADE == 3
-    lengths = {len(problem.lines) for problem in islice(ladder.problems(3, "test", 0), 500)}
-    assert lengths == set(range(8, 15))
+def test_what_failed_is_halved_down_to_one() -> None:
+    ladder, limits = Ladder(), []
+    for size in (13, 6, 3, 1):
+        ladder = ladder.after_failure(size)
+        limits.append(ladder.limit)
+    assert limits == [6, 3, 1, 1]
+    assert ladder.failed == 1
 
 
-def test_problems_repeat_with_the_seed_and_differ_without() -> None:
-    first, again, other = (list(islice(ladder.problems(3, "test", seed), 20)) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
+def test_a_limit_grows_by_doubling_then_halfway_to_what_failed() -> None:
+    ladder = Ladder().after_failure(32).after_failure(16).after_failure(8)
+    assert (ladder.limit, ladder.failed) == (4, 8)
+    ladder = climbed(ladder, FIRST_PATIENCE)
+    assert ladder.limit == 6  # halfway to 8, not 8 itself
+    ladder = climbed(ladder, FIRST_PATIENCE)
+    assert ladder.limit == 7
+    assert climbed(ladder, STALE_AFTER * FIRST_PATIENCE - 1).limit == 7
 
 
-def test_no_expression_is_in_both_splits() -> None:
-    splits = [{p.expression for p in islice(ladder.problems(1, split, 0), 3000)} for split in ("train", "test")]
-    assert splits[0] and splits[1]
-    assert not splits[0] & splits[1]
+def test_a_size_that_failed_is_tried_again_only_after_a_long_clean_stretch() -> None:
+    ladder = Ladder().after_failure(2)
+    assert climbed(ladder, STALE_AFTER * FIRST_PATIENCE - 1).limit == 1
+    ladder = climbed(ladder, STALE_AFTER * FIRST_PATIENCE)
+    assert (ladder.limit, ladder.failed) == (1, None)
+    assert climbed(ladder, FIRST_PATIENCE).limit == 2
 
 
-STATE = ladder.parse("8-(3+4)-2*5")
+def test_growing_too_far_goes_back_to_what_worked_and_makes_the_next_growth_slower() -> None:
+    ladder = climbed(Ladder().after_failure(16), FIRST_PATIENCE)
+    assert ladder.limit == 12
+    ladder = ladder.after_failure(12)
+    assert (ladder.limit, ladder.patience) == (8, 2 * FIRST_PATIENCE)
+    assert climbed(ladder, 2 * FIRST_PATIENCE - 1).limit == 8
+    assert climbed(ladder, 2 * FIRST_PATIENCE).limit == 10
+    assert ladder.after_failure(8).limit == 4  # what worked once does not any more: halved
 
 
-@pytest.mark.parametrize("line", ["3+4=7", "2*5=10"])
-def test_any_legal_operation_may_come_next(line: str) -> None:
-    assert ladder.follow(STATE, line)[0]
+def test_pieces_that_are_not_full_prove_nothing() -> None:
+    ladder = Ladder().after_failure(8)
+    for _ in range(100):
+        ladder = ladder.after_success(1, full=False)
+    assert ladder.limit == 4
 
 
-@pytest.mark.parametrize(
-    "line", ["8-3=5", "4-2=2", "3+4=7 ", "3+4", "", "3+4=7=7", "4+3=7", "٣+4=7", "9" * 5000 + "+1=2"]
+def test_a_single_item_larger_than_what_failed_makes_the_failure_stale() -> None:
+    assert Ladder().after_failure(8).after_success(9, full=True).failed is None
+
+
+def test_pieces_are_cut_between_groups_first() -> None:
+    groups = ["a", "a", "a", "b", "b", "c"]
+    costs = [10, 10, 10, 10, 10, 10]
+    assert first_piece(Ladder(), costs, groups) == 6
+    assert first_piece(Ladder(50, 60), costs, groups) == 5
+    assert first_piece(Ladder(49, 60), costs, groups) == 3
+    assert first_piece(Ladder(20, 40), costs, groups) == 3  # 30 has not failed: the group is tried whole
+    assert first_piece(Ladder(20, 30), costs, groups) == 2  # it has: the group is split
+    assert first_piece(Ladder(5, 10), costs, groups) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    costs=st.lists(st.integers(1, 20), min_size=1, max_size=40),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=40),
+    fits=st.integers(20, 200),
 )
-def test_an_illegal_line_is_wrong_and_nothing_after_it_can_be_right(line: str) -> None:
-    right, state = ladder.follow(STATE, line)
-    assert (right, state) == (False, None)
-    assert ladder.follow(state, "3+4=7") == (False, None)
+def test_work_that_fits_one_by_one_is_done_once_each_with_groups_split_only_alone(
+    costs: list[int], sizes: list[int], fits: int
+) -> None:
+    groups = [number for number, size in enumerate(sizes) for _ in range(size)]
+    groups = (groups + list(range(1000, 1000 + len(costs))))[: len(costs)]
+    ladder, start, failures, last = Ladder(), 0, 0, None
+    done: list[tuple[int, int]] = []
+    while start < len(costs):
+        count = first_piece(ladder, costs[start:], groups[start:])
+        piece = range(start, start + count)
+        cut = start + count < len(costs) and groups[start + count] == groups[start + count - 1]
+        assert not cut or len({groups[place] for place in piece}) == 1
+        size = sum(costs[place] for place in piece)
+        if size > fits:
+            assert count > 1
+            assert (start, count) != last  # a piece that failed is never tried again as it was
+            last, failures = (start, count), failures + 1
+            ladder = ladder.after_failure(size)
+        else:
+            done.append((start, count))
+            ladder = ladder.after_success(size, full=size >= (ladder.limit or size + 1))
+            start, last = start + count, None
+    assert [place for begin, count in done for place in range(begin, begin + count)] == list(range(len(costs)))
+    assert failures <= 10 + len(done)
 
 
-def test_a_wrong_result_is_carried_on_so_that_later_lines_are_judged_by_it() -> None:
-    right, state = ladder.follow(STATE, "3+4=9")
-    assert not right
-    assert ladder.follow(state, "8-9=-1") == (True, (-1, "-", 2, "*", 5))
+def pieces_of(costs: Sequence[int], fits: int) -> list[int]:
+    ladder, start, sizes = Ladder(), 0, []
+    while start < len(costs):
+        count = first_piece(ladder, costs[start:], range(start, len(costs)))
+        size = sum(costs[start : start + count])
+        if size > fits:
+            ladder = ladder.after_failure(size)
+        else:
+            ladder = ladder.after_success(size, full=start + count < len(costs))
+            sizes.append(size)
+            start += count
+    return sizes
 
 
-def test_a_minus_is_taken_from_the_left_only() -> None:
-    assert not ladder.follow(ladder.parse("9-2-1"), "2-1=1")[0]
-    assert ladder.follow(ladder.parse("9+2-1"), "2-1=1")[0]
+def test_in_the_long_run_pieces_stay_near_the_largest_that_fits() -> None:
+    sizes = pieces_of([1] * 4000, fits=13)
+    assert sum(sizes) == 4000
+    assert max(sizes) == 13
+    assert len(sizes) <= 1.1 * 4000 / 13
