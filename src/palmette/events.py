@@ -146,16 +146,12 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """One kind of phase: how often it ran, its seconds in all, the most bytes held in it, and those planned for it.
-
-    `used_bytes` is the allocator's own count at the end of the last one, None where it tells nothing.
-    """
+    """One kind of phase: how often it ran, its seconds in all, the most bytes held in it, and those planned for it."""
 
     name: str
     times: Count
     seconds: float
     peak_bytes: Count
-    used_bytes: Count | None = None
     planned_bytes: Count | None = None
 
 
@@ -164,6 +160,7 @@ class MemoryTimeline:
     """What one process has held since its meter began; a later one with the same `began` takes its place.
 
     `moments`, `held_bytes` and `places` belong together; a place is one of `phases`, None for none of them.
+    `used_bytes` is the allocator's own count at the end, None where it tells nothing.
     """
 
     kind: ClassVar[str] = "memory_timeline"
@@ -175,6 +172,7 @@ class MemoryTimeline:
     places: tuple[Count | None, ...]
     phases: tuple[PhasePeak, ...]
     limit_bytes: Count | None = None
+    used_bytes: Count | None = None
 
 
 Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | Rung | Reclaimed | MemoryTimeline

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from palmette.errors import BudgetError
 from palmette.events import Rung
@@ -15,6 +15,14 @@ from palmette.units import one_line
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _LONGEST_REASON = 200
+
+RunPieces = Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], list[Any]]
+"""Works on all of a sequence piece by piece and returns what each piece gave, as `Guard.run` does."""
+
+
+def run_whole(items: Sequence[Item], work: Callable[[Sequence[Item]], Result]) -> list[Result]:
+    """Work on all items in one piece: a run without a guard."""
+    return [work(items)]
 
 
 class Guard:

@@ -1,10 +1,9 @@
-"""Takes readings: of the host by /proc and malloc, of a GPU by torch."""
+"""Takes readings: of the host by /proc, of a GPU by torch."""
 
 import sys
 from typing import Any
 
 from palmette.memory import host
-from palmette.memory.heap import heap_in_use
 from palmette.memory.reading import Reading
 
 
@@ -25,7 +24,7 @@ def _read_host() -> Reading:
     held, total = host.resident_bytes(), host.total_bytes()
     available = host.available_bytes()
     machine = host.machine_bytes()
-    return Reading("cpu", total, host.free_bytes(), held, heap_in_use(), max(0, machine - available - held))
+    return Reading("cpu", total, host.free_bytes(), held, None, max(0, machine - available - held))
 
 
 def _read_cuda(device: str) -> Reading:
