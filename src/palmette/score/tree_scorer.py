@@ -88,12 +88,19 @@ class TreeScorer(ABC):
 
     @torch.inference_mode()
     def _found(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
-        with told_as(self._name):
-            found = self._values(nodes)
-            for row, value in found.items():
-                if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
-                    found[row] = self._value_alone(row, nodes[row])
-            return found
+        new = [node for node in nodes.values() if node.computed < len(node.tokens)]
+        try:
+            with told_as(self._name):
+                found = self._values(nodes)
+                for row, value in found.items():
+                    if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
+                        found[row] = self._value_alone(row, nodes[row])
+        except BaseException:
+            # What came out at their tokens is lost with this call: when it is made again, they must be run again.
+            for node in new:
+                self.tree.cache.empty(node)
+            raise
+        return found
 
     @abstractmethod
     def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
