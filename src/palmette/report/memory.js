@@ -52,16 +52,19 @@ function heldFigure(entry, name) {
   }
   svg.append(drawing("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 4, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
   svg.append(drawing("path", { d: entry.moments.map((moment, place) => `${place ? "L" : "M"}${x(moment).toFixed(1)} ${y(entry.held[place]).toFixed(1)}`).join(""), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-linejoin": "round" }));
-  const level = (bytes, from, to, color, text) => {
-    svg.append(drawing("line", { x1: from, x2: to, y1: y(bytes), y2: y(bytes), stroke: color, "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
-    svg.append(drawing("text", { class: "halo", style: `fill: ${color}`, x: Math.min(to, box.right) - 4, y: y(bytes) - 5, "text-anchor": "end" }, text));
-  };
-  if (entry.limit && entry.limit <= most) level(entry.limit, box.left, box.right, "var(--bad)", `limit ${bytesText(entry.limit)}`);
+  const level = (bytes, from, to, color) => svg.append(drawing("line", { x1: from, x2: to, y1: y(bytes), y2: y(bytes), stroke: color, "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
+  const label = (bytes, at, anchor, color, text) => svg.append(drawing("text", { class: "halo", style: `fill: ${color}`, x: at, y: y(bytes) - 5, "text-anchor": anchor }, text));
+  if (entry.limit && entry.limit <= most) {
+    level(entry.limit, box.left, box.right, "var(--bad)");
+    label(entry.limit, box.right - 4, "end", "var(--bad)", `limit ${bytesText(entry.limit)}`);
+  }
   entry.phases.forEach((phase, place) => {
-    const inside = entry.moments.filter((_, at) => entry.places[at] === place);
     if (phase.planned === null) return;
-    const [from, to] = inside.length ? [inside[0], inside[inside.length - 1]] : [0, until];
-    level(phase.planned, x(from), Math.max(x(to), x(from) + 40), `var(--c${place % 8})`, `planned ${phase.name} ${bytesText(phase.planned)}`);
+    const inside = stretches(entry).filter((one) => one.phase === place), color = `var(--c${place % 8})`;
+    const spans = inside.length ? inside : [{ from: 0, to: until }];  // An outer phase has no sample of its own.
+    for (const { from, to } of spans) level(phase.planned, x(from), Math.max(x(to), x(from) + 2), color);
+    const widest = spans.reduce((best, one) => (one.to - one.from > best.to - best.from ? one : best)), text = `planned ${phase.name} ${bytesText(phase.planned)}`;
+    if (x(widest.to) - x(widest.from) > text.length * 6.6) label(phase.planned, x(widest.from) + 4, "start", color, text);  // The table has it too.
   });
   const said = element("output", entry.rungs.length ? "Point at a mark, or move to it with the tab key, for what did not fit." : "");
   for (const rung of entry.rungs) {
