@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from palmette.backends.backend import Backend, Expansion, Message, Step
 from palmette.backends.local import LocalBackend
 from palmette.config import Config
-from palmette.run import STRATEGIES, load_clusterer, load_scorer
+from palmette.run import STRATEGIES, load_embedder, load_scorer
+from palmette.search.cluster import by_meaning
 from palmette.search.loop import Limits, Observer, search
 from palmette.tasks.load import load_task
 
@@ -74,6 +75,6 @@ def searched(config: Config, backend: Backend) -> Timed:
         seed=config.seed,
         how=settings.fold,
         observer=Observer(),
-        clusterer=load_clusterer(config.embedder) if settings.groups_steps else None,
+        clusterer=by_meaning(load_embedder(config.embedder), config.embedder.cut) if settings.groups_steps else None,
     )
     return timed

@@ -145,6 +145,14 @@ class EmbedderSettings(_Settings):
     cut: float = Field(0.05, ge=0, le=2)
 
 
+class MemorySettings(_Settings):
+    """How memory is watched while a run goes on."""
+
+    guard: bool = True
+    reclaim_least: Annotated[Any, AfterValidator(_amount_of_memory)] = "1GiB"
+    sample_seconds: float = Field(0.1, ge=0.001, le=3600)
+
+
 class Config(_Settings):
     """Everything a run is told. `out` null means a new folder below `runs`."""
 
@@ -155,6 +163,7 @@ class Config(_Settings):
     task: TaskSettings = TaskSettings()
     embedder: EmbedderSettings = EmbedderSettings()
     search: SearchSettings = SearchSettings()
+    memory: MemorySettings = MemorySettings()
 
     @model_validator(mode="after")
     def _strategies_have_their_scores(self) -> "Config":

@@ -108,10 +108,77 @@ class Session:
     peak_kv_tokens: Count = 0
 
 
-Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session
+@dataclass(frozen=True)
+class Rung:
+    """A piece of work did not fit and was made smaller: `tried` units, then at most `limit`, None for any size again.
+
+    With `spared` what can be computed again was given up first. A last rung without either ended the work.
+    `moment` is seconds since the meter of its process began, which was at `began` (seconds since 1970).
+    """
+
+    kind: ClassVar[str] = "rung"
+    guard: str
+    unit: str
+    tried: Count
+    limit: Count | None
+    reason: str
+    freed_bytes: int
+    free_bytes_before: Count
+    free_bytes_after: Count
+    held_bytes: Count
+    spared: bool = False
+    began: float = 0.0
+    moment: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reclaimed:
+    """Memory was given back between two phases, or after a piece that did not fit: what each try really freed."""
+
+    kind: ClassVar[str] = "reclaimed"
+    after: str
+    freed_bytes: tuple[int, ...]
+    held_bytes: Count
+    seconds: float
+    began: float = 0.0
+    moment: float = 0.0
+
+
+@dataclass(frozen=True)
+class PhasePeak:
+    """One kind of phase: how often it ran, its seconds in all, the most bytes held in it, and those planned for it."""
+
+    name: str
+    times: Count
+    seconds: float
+    peak_bytes: Count
+    planned_bytes: Count | None = None
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """What one process has held since its meter began; a later one with the same `began` takes its place.
+
+    `moments`, `held_bytes` and `places` belong together; a place is one of `phases`, None for none of them.
+    `used_bytes` is the allocator's own count at the end, None where it tells nothing.
+    """
+
+    kind: ClassVar[str] = "memory_timeline"
+    device: str
+    began: float
+    total_bytes: Count
+    moments: tuple[float, ...]
+    held_bytes: tuple[Count, ...]
+    places: tuple[Count | None, ...]
+    phases: tuple[PhasePeak, ...]
+    limit_bytes: Count | None = None
+    used_bytes: Count | None = None
+
+
+Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | Rung | Reclaimed | MemoryTimeline
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
-    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session)
+    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, Rung, Reclaimed, MemoryTimeline)
 }
 
 

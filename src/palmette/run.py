@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import product
@@ -16,16 +16,19 @@ from palmette.backends.backend import Backend
 from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings, check_config
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
+from palmette.memory.meter import Meter
+from palmette.score.embedder import Embedder
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Scorer
 from palmette.search import beam, best_of_n, dvts, ets, rebase
-from palmette.search.cluster import Clusterer, by_meaning
+from palmette.search.cluster import by_meaning
 from palmette.search.loop import Limits, search
 from palmette.search.record import Recorder
 from palmette.search.strategy import Strategy
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question, Task
 from palmette.units import parse_bytes
+from palmette.watch import Watch
 from palmette.zoo.catalog import ENTRIES
 
 
@@ -50,12 +53,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a search is made of, built from its config. The clusterer is there where the strategy asks for one."""
+    """What a search is made of, built from its config. The embedder is there where the strategy asks for one."""
 
     task: Task
     backend: Backend
     scorer: Scorer | None
-    clusterer: Clusterer | None = None
+    embedder: Embedder | None = None
 
 
 def new_folder(config: Config, label: str | None = None) -> Path:
@@ -82,18 +85,21 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
 
     Where the parts cannot be built the folder is removed again, so that the same command can be given once more.
     """
-    try:
-        config = anchored(config)
-        parts = build(config)
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
-    with EventLog(folder) as log:
-        if not log.is_empty:
-            raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
-        log.write(RunStarted(__version__, config.model_dump(mode="json")))
-        _search(log, config, parts, set(), progress)
+    with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+        try:
+            config = anchored(config)
+            with meter.phase("load"):
+                parts = build(config)
+            meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
+        with EventLog(folder) as log:
+            if not log.is_empty:
+                raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
+            log.write(RunStarted(__version__, config.model_dump(mode="json")))
+            _search(log, config, parts, set(), progress, meter)
 
 
 def resume_search(folder: Path, progress: Progress) -> None:
@@ -103,7 +109,11 @@ def resume_search(folder: Path, progress: Progress) -> None:
         task = load_task(config.task)
         done = _finished(folder, task)
         if len(done) < len(task.questions):
-            _search(log, config, build(config, task), done, progress)
+            with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+                with meter.phase("load"):
+                    parts = build(config, task)
+                meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
+                _search(log, config, parts, done, progress, meter)
 
 
 def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) -> None:
@@ -111,7 +121,8 @@ def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) 
     with EventLog(folder) as log:
         if log.is_empty:
             log.write(RunStarted(__version__, config.model_dump(mode="json")))
-        _search(log, config, parts, _finished(folder, parts.task), progress)
+        with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+            _search(log, config, parts, _finished(folder, parts.task), progress, meter)
 
 
 def run_config(folder: Path) -> Config:
@@ -139,10 +150,10 @@ def build(config: Config, task: Task | None = None, *, groups_steps: bool | None
     """
     task = task or load_task(config.task)
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
-    clusterer = load_clusterer(config.embedder) if groups_steps else None
+    embedder = load_embedder(config.embedder) if groups_steps else None
     kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
     backend = load_backend(config.policy, task.step_end, kv_bytes, stop=config.task.stop)
-    parts = Parts(task, backend, load_scorer(config.reward), clusterer)
+    parts = Parts(task, backend, load_scorer(config.reward), embedder)
     for question in task.questions:
         _check_length(question, parts.backend, config.search.total_tokens)
     _limits(config.search, parts)
@@ -161,7 +172,7 @@ def _check_length(question: Question, backend: Backend, total_tokens: int) -> No
     )
 
 
-def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progress: Progress) -> None:
+def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progress: Progress, meter: Meter) -> None:
     task, backend, scorer = parts.task, parts.backend, parts.scorer
     begun, finished = time.monotonic(), len(done)
     policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
@@ -175,29 +186,39 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
         progress(finished, len(task.questions))
 
     recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
-    try:
-        search(
-            [question for question in task.questions if question.id not in done],
-            backend,
-            scorer,
-            STRATEGIES[config.search.strategy](config.search),
-            _limits(config.search, parts),
-            seed=config.seed,
-            how=config.search.fold,
-            observer=recorder,
-            clusterer=parts.clusterer if config.search.groups_steps else None,
-        )
-    finally:
-        log.write(
-            Session(
-                seconds=round(time.monotonic() - begun, 3),
-                policy_calls=backend.calls - policy_calls,
-                reward_calls=(scorer.calls if scorer else 0) - reward_calls,
-                questions=finished - len(done),
-                kv_bytes_per_token=backend.kv_bytes_per_token,
-                peak_kv_tokens=recorder.peak_kv_tokens,
+    with ExitStack() as stack:
+        device = str(getattr(backend, "device", "cpu"))
+        if device.startswith("cuda"):
+            meter = stack.enter_context(Meter(device, sample_seconds=config.memory.sample_seconds))
+        stack.enter_context(meter.recording(log.write))
+        watch = Watch(meter, config.memory, backend, scorer)
+        clusterer = None
+        if parts.embedder is not None and config.search.groups_steps:
+            clusterer = by_meaning(watch.embedder(parts.embedder), config.embedder.cut)
+        try:
+            with meter.phase("search"):
+                search(
+                    [question for question in task.questions if question.id not in done],
+                    watch.backend,
+                    watch.scorer,
+                    STRATEGIES[config.search.strategy](config.search),
+                    _limits(config.search, parts),
+                    seed=config.seed,
+                    how=config.search.fold,
+                    observer=recorder,
+                    clusterer=clusterer,
+                )
+        finally:
+            log.write(
+                Session(
+                    seconds=round(time.monotonic() - begun, 3),
+                    policy_calls=backend.calls - policy_calls,
+                    reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                    questions=finished - len(done),
+                    kv_bytes_per_token=backend.kv_bytes_per_token,
+                    peak_kv_tokens=recorder.peak_kv_tokens,
+                )
             )
-        )
 
 
 def load_backend(
@@ -238,13 +259,13 @@ def _loading(settings: PolicySettings | RewardSettings) -> dict[str, Any]:
     return settings.model_dump(include={"adapter", "dtype", "weights", "device"})
 
 
-def load_clusterer(settings: EmbedderSettings) -> Clusterer:
+def load_embedder(settings: EmbedderSettings) -> Embedder:
     """Load the embedder into this process."""
     from palmette.score.sentences import SentenceEmbedder
-    from palmette.zoo.load import load_embedder
+    from palmette.zoo import load
 
-    embedder = load_embedder(settings.model, settings.device)
-    return by_meaning(SentenceEmbedder(embedder, settings.model, batch_rows=settings.batch_rows), settings.cut)
+    model = load.load_embedder(settings.model, settings.device)
+    return SentenceEmbedder(model, settings.model, batch_rows=settings.batch_rows)
 
 
 def _limits(settings: SearchSettings, parts: Parts) -> Limits:

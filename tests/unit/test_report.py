@@ -9,9 +9,13 @@ from palmette.errors import ConfigError, RunError
 from palmette.events import (
     Chosen,
     EventLog,
+    MemoryTimeline,
     NodeRecord,
+    PhasePeak,
     QuestionFinished,
     QuestionStarted,
+    Reclaimed,
+    Rung,
     RunStarted,
     Session,
     WaveDone,
@@ -19,6 +23,7 @@ from palmette.events import (
 )
 from palmette.report import compare as comparison
 from palmette.report.compare import Comparison, compare
+from palmette.report.held import held_story
 from palmette.report.page import write_page
 from palmette.report.table import summary_values
 from palmette.score.judge import MathJudge
@@ -172,3 +177,44 @@ def test_values_for_machines_keep_results_apart_from_cost(folder: Path) -> None:
     assert json.loads(json.dumps(values)) == values
     assert "seconds" not in values["results"]
     assert values["cost"]["seconds"] == 4.0
+
+
+def timeline(began: float, *held: int) -> MemoryTimeline:
+    peak = PhasePeak(HOSTILE, 2, 1.5, max(held), 900)
+    moments = tuple(float(place) for place in range(len(held)))
+    return MemoryTimeline("cpu", began, 1000, moments, held, (None, *[0] * (len(held) - 1)), (peak,), 950, 80)
+
+
+def rung(began: float, moment: float) -> Rung:
+    return Rung("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
+
+
+def test_of_each_process_the_last_timeline_is_drawn_with_its_own_rungs(folder: Path) -> None:
+    told = [timeline(1.0, 100), rung(1.0, 0.5), timeline(1.0, 100, 700), timeline(2.0, 50), rung(3.0, 0.1)]
+    first, second = held_story([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
+    assert first["held"] == [100, 700]
+    assert first["places"] == [None, 0]
+    assert [(one["moment"], one["tried"], one["limit"]) for one in first["rungs"]] == [(0.5, 8, 4)]
+    assert first["phases"] == [{"name": HOSTILE, "times": 2, "seconds": 1.5, "peak": 700, "planned": 900}]
+    assert (second["held"], second["rungs"]) == ([50], [])
+    assert second["reclaimed"] == [{"moment": 0.3, "held": 60, "after": "load", "freed": 5}]
+
+
+def test_a_run_without_a_meter_has_no_memory_to_draw(compared: Comparison) -> None:
+    assert compared.stories[0]["memory"] == []
+
+
+def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Path) -> None:
+    with EventLog(folder) as log:
+        log.write(timeline(1.0, 100, 700))
+        log.write(rung(1.0, 0.5))
+    told = compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS))
+    page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert told.stories[0]["memory"][0]["rungs"][0]["reason"] == HOSTILE
+
+
+def test_a_timeline_that_disagrees_with_itself_is_cut_to_what_fits(folder: Path) -> None:
+    broken = MemoryTimeline("cpu", 1.0, 10, (0.0, 1.0, 2.0), (1, 2), (0, 5, 0), ())
+    assert held_story([broken])[0]["places"] == [None, None]

@@ -53,6 +53,7 @@ class LocalBackend:
             self.tree.check()
         self._engine = Engine(self.tree, sampling, places=batch_rows)
         self._nodes: dict[str, dict[int, CacheNode]] = {}
+        self.device = str(self.tree.device)
         self.kv_bytes_per_token = self.tree.cache.pool.shape.token_bytes
 
     @property
@@ -91,8 +92,12 @@ class LocalBackend:
         pool = self.tree.cache.pool
         return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
 
+    def give_up_cache(self) -> bool:
+        """Give the memory of all KV back and go on with less of it; nodes stay known, to be computed again."""
+        return self.tree.give_up_cache()
+
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow one step for each expansion; see the contract."""
+        """Grow one step for each expansion; see the contract. A call that fails can be made again."""
         for expansion in expansions:
             self._check_length(expansion)
         self.tree.look_at_weights()

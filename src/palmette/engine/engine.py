@@ -103,9 +103,10 @@ class Engine:
                     node = cache.add(tip, [token], len(group))
                 else:
                     node = cache.extend(tip, token, len(group))
+                for row in group:  # All, before anything else can fail: whoever cleans up drops what each row holds.
+                    row.node = node
                 endings: dict[int, Ending | None] = {}
                 for row in group:
-                    row.node = node
                     if row.limit not in endings:
                         endings[row.limit] = ended(row)
                     row.ending = endings[row.limit]

@@ -3,6 +3,7 @@
 Shapes: G key heads, C slots (one for each token the pool can hold), W head width, T tokens of a tick.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from palmette.errors import BudgetError
+from palmette.memory.oom import is_out_of_memory
 
 BLOCK_TOKENS = 1
 """One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
@@ -18,6 +20,12 @@ Measured with the seedling at width 64: blocks of 8 are 1.1 times as fast."""
 
 _FIRST_BYTES = 64 * 2**20
 """What a pool without a budget begins with. On the CPU, pages count from when they are first written."""
+
+_ALIGNMENT = 64
+"""Bytes, as torch aligns its own."""
+
+_LEAST_TOKENS = 512
+"""A pool that has to shrink stays larger than this: below it paths do not fit, and nothing is gained."""
 
 
 class PoolFullError(Exception):
@@ -43,7 +51,8 @@ class KvShape:
 class KvPool:
     """Keys and values of all layers in blocks of `BLOCK_TOKENS` slots.
 
-    With a budget the pool has its full size from the start and never more; without one it grows when it is full.
+    With a budget the pool has its full size from the start and never more; without one it grows when it is full. Where
+    it cannot grow, for want of memory, its size becomes its limit.
     """
 
     def __init__(self, shape: KvShape, budget_bytes: int | None = None) -> None:
@@ -54,6 +63,8 @@ class KvPool:
                 f"a KV budget of {budget_bytes} bytes holds no block of {BLOCK_TOKENS} tokens: "
                 f"give it {BLOCK_TOKENS * shape.token_bytes} bytes or more"
             )
+        self.is_frozen = False
+        """Whether the limit is where memory ran out, not what a budget says."""
         self.blocks = 0
         self._free: list[int] = []
         self.keys: list[torch.Tensor] = []
@@ -62,7 +73,7 @@ class KvPool:
 
     @property
     def limit_tokens(self) -> int | None:
-        """How many tokens the budget holds, None without one."""
+        """How many tokens the pool may hold, None without a limit."""
         return None if self._limit is None else self._limit * BLOCK_TOKENS
 
     @property
@@ -75,19 +86,43 @@ class KvPool:
         """Bytes of all blocks in use."""
         return (self.blocks - len(self._free)) * BLOCK_TOKENS * self.shape.token_bytes
 
-    def can_take(self, count: int) -> bool:
-        """Tell whether `take` would succeed."""
-        return self._limit is None or count <= len(self._free)
+    def make_room(self, count: int) -> bool:
+        """Grow where that is needed and possible; tell whether `take` would succeed.
+
+        Without a limit it doubles. Where memory runs out it tries smaller steps, then makes its size the limit.
+        """
+        missing = count - len(self._free)
+        room = None if self._limit is None else self._limit - self.blocks
+        if missing <= 0 or (room is not None and missing > room):
+            return missing <= 0
+        step = max(self.blocks, missing) if room is None else min(max(self.blocks, missing), room)
+        while not self._tried_to_grow(step):
+            if step == missing:
+                self._limit, self.is_frozen = self.blocks, True
+                return False
+            step = max(step // 2, missing)
+        return True
 
     def take(self, count: int) -> list[int]:
         """Take `count` blocks, return their numbers. Raises PoolFullError, with none taken, where they do not fit."""
-        if count > len(self._free):
-            if self._limit is not None:
-                raise PoolFullError
-            self._grow(max(self.blocks, count))
+        if not self.make_room(count):
+            raise PoolFullError
         taken = self._free[len(self._free) - count :]
         del self._free[len(self._free) - count :]
         return taken[::-1]
+
+    def shrink(self) -> bool:
+        """Give all memory back and go on with half of it as the limit; tell whether there was any worth it.
+
+        No block may be taken.
+        """
+        assert len(self._free) == self.blocks, "blocks are taken"
+        if self.blocks * BLOCK_TOKENS < 2 * _LEAST_TOKENS:
+            return False
+        self._limit, self.is_frozen = self.blocks // 2, True
+        self.blocks, self._free = 0, []
+        self.keys, self.values = [], []
+        return True
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """Free blocks that were taken; each once."""
@@ -102,19 +137,57 @@ class KvPool:
         """Raise AssertionError unless `taken` with the free blocks are all blocks, each once."""
         assert sorted([*taken, *self._free]) == list(range(self.blocks)), "a block is lost, or held twice"
 
+    def _tried_to_grow(self, count: int) -> bool:
+        """Grow, or leave the pool as it was where memory runs out."""
+        try:
+            self._grow(count)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return True
+        self._cut_back()
+        return False
+
     def _grow(self, count: int) -> None:
-        shape = self.shape
-        size = (shape.heads, count * BLOCK_TOKENS, shape.width)
+        # One layer at a time: while all but one layer have their old size or their new one, little more is held.
         for tensors in (self.keys, self.values):
-            for layer in range(shape.layers):
-                # Zeros, not garbage: a masked slot still enters a product, and 0 * nan is nan.
-                new = torch.zeros(size, dtype=shape.dtype, device=shape.device)
-                if self.blocks:
-                    tensors[layer] = torch.cat([tensors[layer], new], dim=1)
+            for layer in range(self.shape.layers):
+                new = _zeros(self.shape, (self.blocks + count) * BLOCK_TOKENS)
+                if layer < len(tensors):
+                    new[:, : self.blocks * BLOCK_TOKENS] = tensors[layer][:, : self.blocks * BLOCK_TOKENS]
+                    tensors[layer] = new
                 else:
                     tensors.append(new)
         self._free.extend(range(self.blocks + count - 1, self.blocks - 1, -1))
         self.blocks += count
+
+    def _cut_back(self) -> None:
+        """Bring layers that have grown back to the size of those that could not."""
+        slots = self.blocks * BLOCK_TOKENS
+        for tensors in (self.keys, self.values):
+            if not slots:
+                tensors.clear()
+            for layer, tensor in enumerate(tensors):
+                if tensor.shape[1] > slots:
+                    try:
+                        tensors[layer] = tensor[:, :slots].clone()
+                    except Exception as error:
+                        if not is_out_of_memory(error):
+                            raise
+                        return  # A layer with more slots than are handed out is no harm.
+
+
+def _zeros(shape: KvShape, slots: int) -> torch.Tensor:
+    """Return a layer's slots. Zeros, not garbage: a masked slot still enters a product, and 0 * nan is nan."""
+    size = (shape.heads, slots, shape.width)
+    if shape.device.type != "cpu":
+        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
+    # torch.zeros writes every page: 64 MiB resident where numpy's come from the system as they are first written.
+    count = math.prod(size) * shape.dtype.itemsize
+    raw = np.zeros(count + _ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(raw[start : start + count]).view(shape.dtype).view(size)
 
 
 def slots_of(blocks: Sequence[int]) -> np.ndarray:

@@ -130,7 +130,7 @@ class TreeCache:
         node.blocks, node.slots, node.computed = [], _NO_SLOTS, 0
 
     def empty_all(self) -> None:
-        """Return the blocks of every node."""
+        """Return every block; nodes keep their tokens, to be computed again when they are read."""
         for node in list(self._holders):
             self.empty(node)
 
@@ -140,14 +140,15 @@ class TreeCache:
         Raises PoolFullError, with nothing changed but cold nodes emptied, where that does not fit beside the paths of
         `in_use`.
         """
-        if self.pool.limit_tokens is not None:
-            self._clock += 1
-            for node in in_use:
-                self._touch(node)
+        is_bounded = self.pool.limit_tokens is not None
+        if is_bounded:
+            self._mark(in_use)
         wanted = [(node, -(-tokens // BLOCK_TOKENS) - len(node.blocks)) for node, tokens in needs]
         short = [(node, count) for node, count in wanted if count > 0]
         total = sum(count for _, count in short)
-        if not self.pool.can_take(total):
+        if not self.pool.make_room(total):
+            if not is_bounded:  # It has just found its limit: until now nobody had to know who is in use.
+                self._mark(in_use)
             self._evict(total)
         blocks = iter(self.pool.take(total))
         for node, count in short:
@@ -162,6 +163,11 @@ class TreeCache:
             assert node.computed <= len(node.slots) == len(node.blocks) * BLOCK_TOKENS, "slots and blocks disagree"
             assert len(node.blocks) <= -(-len(node.tokens) // BLOCK_TOKENS), "a node holds more than its tokens need"
 
+    def _mark(self, in_use: Sequence[CacheNode]) -> None:
+        self._clock += 1
+        for node in in_use:
+            self._touch(node)
+
     def _touch(self, node: CacheNode) -> None:
         current: CacheNode | None = node
         while current is not None and current.used < self._clock:
@@ -175,10 +181,10 @@ class TreeCache:
             (node for node in self._holders if node.used < self._clock), key=lambda node: (node.used, -node.start)
         )
         for node in cold:
-            if self.pool.can_take(blocks):
+            if self.pool.make_room(blocks):
                 return
             self.empty(node)
-        if not self.pool.can_take(blocks):
+        if not self.pool.make_room(blocks):
             raise PoolFullError
 
 

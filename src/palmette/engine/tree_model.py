@@ -86,7 +86,7 @@ class TreeModel:
         """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
 
         `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
-        not fit.
+        not fit the budget, MemoryError where it does not fit what memory there was.
         """
         count = len(tips)
         while True:
@@ -100,9 +100,16 @@ class TreeModel:
             else:
                 return pieces, count
 
-    def _too_small(self, node: CacheNode) -> BackendError:
+    def give_up_cache(self) -> bool:
+        """Give the memory of all KV back and go on with less; tell whether there was any. Nothing may be running."""
+        self.cache.empty_all()
+        return self.cache.pool.shrink()
+
+    def _too_small(self, node: CacheNode) -> Exception:
         pool = self.cache.pool
         needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
+        if pool.is_frozen:
+            return MemoryError(f"one path needs {needed} tokens of KV, memory ran out at {pool.limit_tokens}")
         return BackendError(
             f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
             f"give it {needed * pool.shape.token_bytes} bytes or more"

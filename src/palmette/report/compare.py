@@ -10,6 +10,7 @@ from typing import Any
 from palmette.config import Config, check_config
 from palmette.events import FILE_NAME, read_events
 from palmette.report.grid import Curves, Row, rows, setting
+from palmette.report.held import held_story
 from palmette.report.story import question_story
 from palmette.report.table import accuracy_values, summary_values
 from palmette.search.curve import Point, curve, doublings
@@ -55,6 +56,7 @@ class _Run:
     summary: Summary
     told: list[Replay]
     referee: Referee
+    held: list[dict[str, Any]]
 
 
 def _read(folder: Path, referee_of: RefereeOf) -> _Run:
@@ -62,7 +64,7 @@ def _read(folder: Path, referee_of: RefereeOf) -> _Run:
     summary = summarize(events)
     config = check_config(summary.config, {}, str(folder / FILE_NAME))
     told = [one for one in replay(events).values() if one.finished]
-    return _Run(folder, config, summary, told, referee_of(config))
+    return _Run(folder, config, summary, told, referee_of(config), held_story(events))
 
 
 def _keep_widest(kept: list[_Run], one: _Run) -> None:
@@ -86,6 +88,7 @@ def _curve(runs: Sequence[_Run]) -> list[Point]:
 def _story(one: _Run, most_bytes: int) -> dict[str, Any]:
     values = summary_values(one.summary)
     values["name"] = one.folder.name
+    values["memory"] = one.held
     values["stories"] = list(_fitting(one, most_bytes))
     return values
 

@@ -65,7 +65,7 @@ def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
     """
     groups: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
-        same = {key: value for key, value in summary.config.items() if key not in ("seed", "out")}
+        same = {key: value for key, value in summary.config.items() if key not in ("seed", "out", "memory")}
         seeds = groups.setdefault(json.dumps(same, sort_keys=True), {})
         known = seeds.get(summary.config["seed"])
         if known is None or known.questions < summary.questions:

@@ -11,7 +11,7 @@ from pathlib import Path
 from palmette.errors import ConfigError, RunError
 from palmette.report.compare import Comparison, curve_values
 
-SCRIPTS = ("page.js", "plot.js", "forest.js", "canvas.js", "tree.js", "explore.js", "start.js")
+SCRIPTS = ("page.js", "plot.js", "memory.js", "forest.js", "canvas.js", "tree.js", "explore.js", "start.js")
 
 
 def write_page(compared: Comparison, path: Path) -> Path:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from palmette.backends.backend import Message
+from palmette.memory.guard import RunPieces
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,14 @@ class Scorer(Protocol):
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score in [0, 1] for each candidate, in order."""
+
+
+@runtime_checkable
+class PiecewiseScorer(Scorer, Protocol):
+    """A scorer inside the process, whose memory can run out: it scores in pieces, and what it keeps can be given up."""
+
+    def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
+        """Return the same scores, with work handed to `run_pieces`; a piece that fails can be worked on again."""
+
+    def give_up_cache(self) -> bool:
+        """Give back what can be computed again; tell whether there was any."""

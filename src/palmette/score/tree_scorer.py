@@ -11,6 +11,7 @@ from palmette.backends.chat import render
 from palmette.backends.local import context_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import told_as
 
@@ -71,24 +72,45 @@ class TreeScorer(ABC):
         """Let the next scores come from these weights; see `TreeModel.update_weights`."""
         self.tree.update_weights(source)
 
-    @torch.inference_mode()
+    def give_up_cache(self) -> bool:
+        """Give the memory of all KV back and go on with less of it; what was scored stays known."""
+        return self.tree.give_up_cache()
+
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Score the last step of each candidate; see the contract."""
+        return self.score_in_pieces(candidates, run_whole)
+
+    def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
+        """Score as `score` does, with the model's work done in pieces; see the contract."""
         with told_as(self._name):
             self.tree.look_at_weights()
             rows = self._encode(candidates)
             nodes = self._placed(candidates, rows)
-            try:
+        try:
+            parts = run_pieces(list(nodes), lambda piece: self._found({row: nodes[row] for row in piece}))
+        finally:
+            kept = {node for _, node in self._known.values()}
+            for node in nodes.values():
+                if node not in kept:
+                    self.tree.cache.drop(node)
+        found = {row: value for part in parts for row, value in part.items()}
+        return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
+
+    @torch.inference_mode()
+    def _found(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        new = [node for node in nodes.values() if node.computed < len(node.tokens)]
+        try:
+            with told_as(self._name):
                 found = self._values(nodes)
-            finally:
-                kept = {node for _, node in self._known.values()}
-                for node in nodes.values():
-                    if node not in kept:
-                        self.tree.cache.drop(node)
-            for row, value in found.items():
-                if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
-                    found[row] = self._value_alone(row, nodes[row])
-            return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
+                for row, value in found.items():
+                    if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
+                        found[row] = self._value_alone(row, nodes[row])
+        except BaseException:
+            # What came out at their tokens is lost with this call: when it is made again, they must be run again.
+            for node in new:
+                self.tree.cache.empty(node)
+            raise
+        return found
 
     @abstractmethod
     def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:

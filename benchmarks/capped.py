@@ -1,0 +1,93 @@
+"""A search with all memory there is, then with shares of what that took.
+
+`python -m benchmarks.capped OUT [CONFIG.yaml] [SHARE ...]` prints a row for each; without a config it takes SmolLM2.
+Each search runs in a process of its own, whose address space is capped after its models are loaded.
+"""
+
+import json
+import os
+import resource
+import sys
+import traceback
+from pathlib import Path
+
+import palmette.backends.local
+import palmette.score.likelihood
+import palmette.zoo.load  # noqa: F401 - imported before the forks, once for all searches
+from palmette import run
+from palmette.config import Config, check_config, load_config
+from palmette.events import Event, QuestionFinished, Rung, Session, WaveDone, read_events
+from palmette.memory.host import mapped_bytes
+from palmette.units import format_bytes
+
+SMOLLM2 = {
+    "policy": {"model": "smollm2-135m"},
+    "reward": {"model": "smollm2-135m", "score": "likelihood"},
+    "task": {"name": "rg:chain_sum", "questions": 4},
+    "search": {"strategy": "rebase", "width": 32, "step_tokens": 24, "total_tokens": 72, "questions_in_flight": 4},
+}
+
+
+def search(folder: Path, config: Config, allowed_bytes: int | None) -> None:
+    """Search into a folder; with `allowed_bytes`, capped to what is mapped after loading and so much more."""
+    parts = run.build(config)
+    loaded = mapped_bytes() or 0
+    if allowed_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (loaded + allowed_bytes, resource.RLIM_INFINITY))
+    folder.mkdir(parents=True)
+    run.search_into(folder, config, parts, lambda done, total: None)
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmPeak:"))
+    folder.joinpath("taken").write_text(str(peak - loaded), encoding="ascii")
+
+
+def in_a_fork(folder: Path, config: Config, allowed_bytes: int | None) -> int | None:
+    """Search in a process of its own; return the address space it took beyond what was loaded, None if it failed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            search(folder, config, allowed_bytes)
+        except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return None if status else int(folder.joinpath("taken").read_text(encoding="ascii"))
+
+
+def grown(folder: Path) -> list[Event]:
+    """Return what a run grew and answered, without log-probabilities: their last digit moves with the batch."""
+    found: list[Event] = []
+    for event in read_events(folder):
+        if isinstance(event, QuestionFinished):
+            found.append(event)
+        elif isinstance(event, WaveDone):
+            nodes = tuple(node.__class__(**{**vars(node), "logprobs": ()}) for node in event.nodes)
+            found.append(event.__class__(**{**vars(event), "nodes": nodes}))
+    return found
+
+
+def main() -> None:
+    """Run all searches; print a row for each."""
+    folder = Path(sys.argv[1])
+    named = sys.argv[2:3] if sys.argv[2:3] and sys.argv[2].endswith(".yaml") else []
+    config = load_config(Path(named[0])) if named else check_config(SMOLLM2, {}, "benchmark")
+    shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.75, 0.5, 0.35, 0.25]
+    taken = in_a_fork(folder / "free", config, None)
+    assert taken is not None
+    print("| memory beside the models | rungs | seconds | same trees and answers |\n|---:|---|---:|---|")
+    for name, allowed in [("free", None), *((f"{share:g}", int(taken * share)) for share in shares)]:
+        if allowed is not None and in_a_fork(folder / name, config, allowed) is None:
+            print(f"| {format_bytes(allowed)} | | | ended |")
+            continue
+        events = list(read_events(folder / name))
+        rungs = [f"{rung.guard} {rung.tried}" for rung in events if isinstance(rung, Rung)]
+        seconds = sum(event.seconds for event in events if isinstance(event, Session))
+        same = "" if allowed is None else "yes" if grown(folder / name) == grown(folder / "free") else "NO"
+        size = format_bytes(taken if allowed is None else allowed)
+        print(f"| {size}{' (no cap)' if allowed is None else ''} | {', '.join(rungs)} | {seconds:.1f} | {same} |")
+    folder.joinpath("taken.json").write_text(json.dumps({"taken_bytes": taken}), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What metering costs: processor time of a search with and without it. `python -m benchmarks.meter [ROUNDS]`."""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from palmette import run
+from palmette.config import check_config
+from palmette.memory import host
+from palmette.memory.heap import heap_in_use
+from palmette.memory.meter import Meter
+
+VALUES = {"search": {"strategy": "rebase", "width": 64}, "task": {"questions": 8}}
+
+
+def each(work: object, times: int = 2000) -> float:
+    """Return the microseconds of one call."""
+    assert callable(work)
+    begun = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - begun) / times * 1e6
+
+
+def main() -> None:
+    """Print the cost of the parts, then that of whole searches at several rates of sampling, taken in turns."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    meter = Meter()
+
+    def phase() -> None:
+        with meter.phase("empty"):
+            pass
+
+    print(f"one sample {each(host.resident_bytes):.1f} us, one phase {each(phase):.1f} us, ", end="")
+    print(f"the allocator's view {each(heap_in_use, 20):.0f} us (once a timeline)")
+    parts = run.build(check_config(VALUES, {}, "benchmark"))
+    spent: dict[float, list[float]] = {3600.0: [], 0.1: [], 0.01: []}
+    for _ in range(rounds + 1):
+        for rate, seconds in spent.items():
+            config = check_config({**VALUES, "memory": {"sample_seconds": rate}}, {}, "benchmark")
+            with tempfile.TemporaryDirectory() as folder:
+                begun = time.process_time()
+                run.search_into(Path(folder), config, parts, lambda done, total: None)
+                seconds.append(time.process_time() - begun)
+    print("| a sample every | processor seconds, median | against none |\n|---|---:|---:|")
+    usual = statistics.median(spent[3600.0][1:])  # The first round warms up.
+    for rate, seconds in spent.items():
+        own = statistics.median(seconds[1:])
+        print(f"| {'none' if rate > 60 else f'{rate:g} s'} | {own:.3f} | {(own / usual - 1) * 100:+.1f}% |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is held while a run goes on: metered, given back between phases, survived where it does not fit."""

@@ -1,0 +1,77 @@
+"""The parts of a search under watch: metered by phase, and guarded where memory can run out."""
+
+from collections.abc import Callable
+from functools import partial
+
+from palmette.backends.backend import Backend
+from palmette.backends.guarded import GuardedBackend
+from palmette.config import MemorySettings
+from palmette.memory.guard import Guard, RunPieces, run_whole
+from palmette.memory.meter import Meter
+from palmette.memory.observe import held_bytes, read_device
+from palmette.memory.reclaim import reclaim
+from palmette.score.embedder import Embedder
+from palmette.score.guarded import GuardedEmbedder, GuardedScorer
+from palmette.score.scorer import Scorer
+from palmette.units import parse_bytes
+
+ADVICE = "`palmette plan` names settings that fit"
+
+
+class Watch:
+    """Puts the parts of one search under guards that share a meter.
+
+    A guard that is at its end gives up the caches of all parts, since they lie on the same device.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        settings: MemorySettings,
+        backend: Backend,
+        scorer: Scorer | None,
+        *,
+        planned_bytes: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self._meter = meter
+        self._settings = settings
+        self._planned_bytes = planned_bytes
+        self._limit_bytes = limit_bytes
+        self._caches: list[Callable[[], bool]] = [
+            part.give_up_cache for part in (backend, scorer) if hasattr(part, "give_up_cache")
+        ]
+        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node"), partial(meter.phase, "expand"))
+        self.scorer = (
+            None
+            if scorer is None
+            else GuardedScorer(scorer, self._run_pieces("scoring", "step"), partial(meter.phase, "score"))
+        )
+
+    def embedder(self, embedder: Embedder) -> GuardedEmbedder:
+        """Return the embedder under its own guard."""
+        return GuardedEmbedder(embedder, self._run_pieces("embedding", "text"), partial(self._meter.phase, "embed"))
+
+    def _run_pieces(self, name: str, unit: str) -> RunPieces:
+        if not self._settings.guard:
+            return run_whole
+        guard = Guard(
+            name,
+            unit=unit,
+            reclaim=self._reclaim,
+            observe=lambda: read_device(self._meter.device),
+            record=self._meter.tell,
+            spare=self._give_up_caches,
+            limit_bytes=self._limit_bytes,
+            planned_bytes=self._planned_bytes,
+            advice=ADVICE,
+        )
+        return guard.run
+
+    def _reclaim(self) -> int:
+        least = parse_bytes(self._settings.reclaim_least)
+        return reclaim(lambda: held_bytes(self._meter.device), least_bytes=least).total_bytes
+
+    def _give_up_caches(self) -> bool:
+        given_up = [give_up() for give_up in self._caches]
+        return any(given_up)
