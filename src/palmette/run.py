@@ -15,6 +15,7 @@ from palmette.backends.backend import Backend
 from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings, check_config
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
+from palmette.planning import refuse_what_cannot_fit
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Scorer
 from palmette.search import beam, best_of_n, dvts, ets, rebase
@@ -83,6 +84,7 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
     """
     try:
         config = anchored(config)
+        refuse_what_cannot_fit(config)
         parts = build(config)
     except BaseException:
         with suppress(OSError):
@@ -138,7 +140,7 @@ def build(config: Config, task: Task | None = None, *, groups_steps: bool | None
     """
     task = task or load_task(config.task)
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
-    clusterer = load_clusterer(config.embedder) if groups_steps else None
+    clusterer = load_clusterer(config.embedder, config.reward.device) if groups_steps else None
     kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
     backend = load_backend(config.policy, task.step_end, kv_bytes)
     parts = Parts(task, backend, load_scorer(config.reward), clusterer)
@@ -224,15 +226,16 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
 
     load, scorer = (load_judge, LikelihoodScorer) if settings.score == "likelihood" else (load_reward, PrmScorer)
     model, tokenizer = load(settings.model, adapter=settings.adapter, dtype=settings.dtype, device=settings.device)
-    return scorer(model, tokenizer, batch_rows=settings.batch_rows)
+    kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
+    return scorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
 
 
-def load_clusterer(settings: EmbedderSettings) -> Clusterer:
-    """Load the embedder into this process."""
+def load_clusterer(settings: EmbedderSettings, reward_device: str) -> Clusterer:
+    """Load the embedder into this process, beside the reward model unless it is told another place."""
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo.load import load_embedder
 
-    embedder = load_embedder(settings.model, settings.device)
+    embedder = load_embedder(settings.model, reward_device if settings.device == "auto" else settings.device)
     return by_meaning(SentenceEmbedder(embedder, settings.model, batch_rows=settings.batch_rows), settings.cut)
 
 

@@ -1,0 +1,1 @@
+"""What a run will hold, counted before it is spent."""
