@@ -37,7 +37,6 @@ SEARCHES: dict[str, Settings] = {
     "seedling with a scalar head, ets 16": {
         **_LADDER, **_BUDGET, "search.width": 16, "search.kv_budget": "64MiB", "reward.model": "seedling-prm",
     },
-    "seedling, best_of_n 16": {**_LADDER, "search.width": 16, "reward.kv_budget": "64MiB"},
     "smollm2, ets 4, no embedder": {
         **_GYM, **_JUDGED, **_BUDGET, **_ALONE, "search.width": 4, "search.kv_budget": "256MiB",
     },
@@ -45,7 +44,6 @@ SEARCHES: dict[str, Settings] = {
         **_GYM, **_JUDGED, **_BUDGET, **_ALONE, "search.width": 16, "search.kv_budget": "512MiB",
     },
     "smollm2, ets 8": {**_GYM, **_JUDGED, **_BUDGET, "search.width": 8, "search.kv_budget": "256MiB"},
-    "smollm2, best_of_n 8": {**_GYM, "search.width": 8},
 }  # fmt: skip
 
 UPDATES: dict[str, Settings] = {}

@@ -84,7 +84,6 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
     """
     try:
         config = anchored(config)
-        refuse_what_cannot_fit(config)
         parts = build(config)
     except BaseException:
         with suppress(OSError):
@@ -134,10 +133,12 @@ def anchored(config: Config) -> Config:
 
 
 def build(config: Config, task: Task | None = None, *, groups_steps: bool | None = None) -> Parts:
-    """Load the task, then the models; refuse what cannot work before the first question, not in the middle.
+    """Plan, load the task, then the models; refuse what cannot work before the first question, not in the middle.
 
     `groups_steps` tells whether an embedder is needed, where the config's own strategy is not the only one to serve.
+    Raises BudgetError where the models cannot fit the memory there is, before a weight is read.
     """
+    refuse_what_cannot_fit(config)
     task = task or load_task(config.task)
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
     clusterer = load_clusterer(config.embedder, config.reward.device) if groups_steps else None

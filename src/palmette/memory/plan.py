@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from palmette.memory.devices import Device
+from palmette.memory.engine_sizes import CUDA_CONTEXT_BYTES
 from palmette.memory.inside import run_inside
 from palmette.memory.job import Job
 from palmette.memory.lines import DevicePlan, Fired, Line, Phase, Plan, Server, total
@@ -70,16 +71,18 @@ def _bring_optimizer(job: Job, placed: Placement, seats: dict[Device, Seat]) -> 
     """Seat what training keeps between updates: it is there while the policy generates too."""
     assert job.update is not None
     lines = [*adapter_line(job.policy, job.update), optimizer_line(job.policy, job.update)]
+    if job.served and placed.policy.kind == "cuda":
+        lines.append(Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"))
     if job.update.reference == "host":
         seats[placed.host].resident += reference_lines(job.policy, same_device=True)[0]
     seats[placed.policy].resident += lines
 
 
 def _update(job: Job, placed: Placement, seats: dict[Device, Seat], rules: list[Fired]) -> None:
-    """Add the phase of the update. Caches are given back before it; weights of all roles stay."""
+    """Add the phase of the update. Caches and passes are given back before it; weights of all roles stay."""
     assert job.update is not None
     for seat in seats.values():
-        seat.update_resident += [line for line in seat.resident if line.kind != "kv"]
+        seat.update_resident += [line for line in seat.resident if line.kind not in ("kv", "activations")]
     trained = seats[placed.policy].passing
     trained["update"] = update_lines(job.policy, job.update, job.predicted)
     if job.update.reference == "host":
@@ -91,7 +94,7 @@ def _update(job: Job, placed: Placement, seats: dict[Device, Seat], rules: list[
 def _phases(job: Job, seat: Seat) -> tuple[Phase, ...]:
     """Return the device's phases; one in which it holds just what it always holds is told once."""
     names = ["generate", *(["score"] if job.reward else []), *(["embed"] if job.embedder else [])]
-    shown = [name for name in names if seat.passing.get(name)] or names[:1]
+    shown = [name for name in names if name in seat.passing] or names[:1]
     phases = []
     for name in [*shown, *(["update"] if job.update is not None else [])]:
         stays = seat.update_resident if name == "update" else seat.resident

@@ -34,7 +34,9 @@ RULES = {
     ),
     "no-embedder": Rule("without a diversity term no step is embedded", "ETS, arXiv 2502.13575"),
     "share-by-phase": Rule(
-        "weights and caches of all roles stay; only one role computes at a time, so activations do not add up", HOUSE
+        "weights and caches of all roles stay; inside one process one role computes at a time, and activations do not "
+        "add up; servers each keep theirs",
+        HOUSE,
     ),
     "inference-share": Rule("forward passes repeat their sizes; the rest is for what no formula counts", HOUSE),
     "training-share": Rule("backward passes allocate in sizes that repeat less, so more of a heap lies in gaps", HOUSE),

@@ -23,9 +23,9 @@ class Seat:
         """Tell whether nothing sits here."""
         return not (self.resident or self.passing or self.update_resident)
 
-    def passing_bytes(self, *, but: str | None = None) -> int:
-        """Return the most that one searching phase adds, one of them left out."""
-        sizes = [total(lines) for name, lines in self.passing.items() if name not in ("update", but)]
+    def passing_bytes(self) -> int:
+        """Return the most that one searching phase adds."""
+        sizes = [total(lines) for name, lines in self.passing.items() if name != "update"]
         return max(sizes, default=0)
 
     def left_bytes(self, share: float) -> int | None:

@@ -24,7 +24,6 @@ from palmette.memory.servers import (
     server,
     small_shares,
     static_share,
-    transient_bytes,
 )
 
 _PHASES = {"policy": "generate", "reward": "score"}
@@ -73,12 +72,10 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
 
 def _static(job: Job, role: str, model: Model, seat: Seat, beside: list[Line], wishes: dict[str, float]) -> Static:
     """Return a server's fractions: what sits there before it, and what has to find room after it, is left alone."""
-    own = transient_bytes(model, seat.device)
-    others = max(0, seat.passing_bytes(but=_PHASES[role]) - own)  # Roles compute in turn: only the widest counts.
     return static_share(
         model, seat.device, wishes=wishes, least_kv_bytes=_least_kv(job, role, model),
         limit_bytes=seat.device.limit_bytes(job.inference_share) or 0,
-        before_bytes=total(seat.resident), after_bytes=total(beside) + others,
+        before_bytes=total(seat.resident), after_bytes=total(beside) + seat.passing_bytes(),
     )  # fmt: skip
 
 
@@ -87,9 +84,8 @@ def _seat(job: Job, role: str, model: Model, seat: Seat, static: Static, order: 
     search, least = job.search, _least_kv(job, role, model)
     held = max(least, static.kv_bytes[job.server])
     kv = Line(f"{role} KV", "kv", held, least_bytes=least, note=kv_note(held // model.kv_token_bytes, search))
-    stays, passes = served_lines(role, model, seat.device, kv)
-    seat.resident += stays
-    seat.passing[_PHASES[role]] = passes
+    seat.resident += served_lines(role, model, seat.device, kv)
+    seat.passing[_PHASES[role]] = []
     return server(role, model, seat.device, static, order, search)
 
 

@@ -21,7 +21,7 @@ REWARD_FRACTION_WITH_EMBEDDER = 0.85
 PORTS = {"policy": 30000, "reward": 30020}
 """Those of the ETS release."""
 
-_GRAPH_SHARE = 0.02
+_GRAPH_SHARE = 0.01
 """CUDA graphs and workspaces, as a share of the device. Not measured here."""
 
 
@@ -122,8 +122,8 @@ def server(role: str, model: Model, device: Device, static: Static, order: int, 
     return Server(role, device.name, order, commands, dict(static.fractions), tokens)
 
 
-def served_lines(role: str, model: Model, device: Device, kv: Line) -> tuple[list[Line], list[Line]]:
-    """Return what a served model holds throughout, and what it adds while it computes."""
+def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line]:
+    """Return what a server holds; what its passes have taken stays with its process when it waits."""
     resident = [
         Line(
             f"{role} weights",
@@ -135,10 +135,12 @@ def served_lines(role: str, model: Model, device: Device, kv: Line) -> tuple[lis
         Line(f"{role} CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
     ]
     passes = Line(
-        f"{role} activations", "activations", transient_bytes(model, device),
+        f"{role} activations",
+        "activations",
+        transient_bytes(model, device),
         note=f"prefill of {prefill_tokens(device):,} tokens, CUDA graphs",
-    )  # fmt: skip
-    return resident, [passes]
+    )
+    return [*resident, passes]
 
 
 def _context(model: Model, search: SearchNeeds) -> int:
