@@ -223,7 +223,7 @@ def plan(config: Config, *, train: bool, server: str, as_json: bool, page: Path 
         print(json.dumps(plan_values(planned), indent=2))
     else:
         console = Console()
-        for table in plan_tables(planned):
+        for table in plan_tables(planned, console.width):
             console.print(table)
         for line in plan_lines(planned):
             console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -188,6 +188,9 @@ def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> No
     assert [line.holder for line in host.phases[0].lines if line.kind == "reference"] == ["reference weights"]
     on_gpu = [line for line in plan.devices[0].phases[-1].lines if line.kind == "reference"]
     assert [line.holder for line in on_gpu] == ["reference layers"]
+    rollout, update = lines(plan), {line.holder for line in plan.devices[0].phases[-1].lines}
+    assert {"policy weights", "learner weights"} <= set(rollout)
+    assert "learner weights" in update and "policy weights" not in update
     assert on_gpu[0].bytes < host.phases[0].lines[0].bytes / 10
     assert "reference-on-host" in {rule.id for rule in plan.rules}
 

@@ -77,7 +77,7 @@ def test_a_parameter_file_of_the_original_release_is_planned(tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "--context-length 2304" in done.stdout
-    assert "of 256 branches" in done.stdout
+    assert "unshared, width 256" in done.stdout
 
 
 def test_the_machine_at_hand_is_planned_without_being_told() -> None:

@@ -109,7 +109,7 @@ def reward_kv(model: Model, policy: Model, search: SearchNeeds, left_bytes: int 
 def kv_note(tokens: int, search: SearchNeeds) -> str:
     """Say how many tokens a cache holds, and how many branches those are."""
     branches = max(0, tokens - search.prompt_tokens) // search.total_tokens
-    return f"{tokens:,} tokens, {branches:,} of {search.width:,} branches unshared"
+    return f"{tokens:,} tokens: {branches:,} branches unshared, width {search.width:,}"
 
 
 def _growing(holder: str, token: int, search: SearchNeeds, most_tokens: int, left_bytes: int | None) -> Line:
@@ -117,7 +117,7 @@ def _growing(holder: str, token: int, search: SearchNeeds, most_tokens: int, lef
     least = pool_tokens(least_tokens, token) * token
     grown = pool_tokens(most_tokens, token) * token
     held = max(least, grown if left_bytes is None else min(grown, left_bytes))
-    return Line(holder, "kv", held, least_bytes=least, note=kv_note(held // token, search))
+    return Line(holder, "kv", held, least_bytes=least, note=f"may grow to {kv_note(held // token, search)}")
 
 
 def _weights_note(model: Model) -> str:

@@ -72,17 +72,22 @@ def _bring_optimizer(job: Job, placed: Placement, seats: dict[Device, Seat]) -> 
     assert job.update is not None
     lines = [*adapter_line(job.policy, job.update), optimizer_line(job.policy, job.update)]
     if job.served and placed.policy.kind == "cuda":
-        lines.append(Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"))
+        lines += [
+            Line("learner weights", "weights", job.policy.weight_bytes, note="a copy of its own beside the server's"),
+            Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
+        ]
     if job.update.reference == "host":
         seats[placed.host].resident += reference_lines(job.policy, same_device=True)[0]
     seats[placed.policy].resident += lines
 
 
 def _update(job: Job, placed: Placement, seats: dict[Device, Seat], rules: list[Fired]) -> None:
-    """Add the phase of the update. Caches and passes are given back before it; weights of all roles stay."""
+    """Add the phase of the update. Before it, caches and passes are given back, and a policy server its weights."""
     assert job.update is not None
+    sleeping = "policy weights" if job.served and placed.policy.kind == "cuda" else None
     for seat in seats.values():
-        seat.update_resident += [line for line in seat.resident if line.kind not in ("kv", "activations")]
+        stays = [line for line in seat.resident if line.kind not in ("kv", "activations")]
+        seat.update_resident += [line for line in stays if line.holder != sleeping]
     trained = seats[placed.policy].passing
     trained["update"] = update_lines(job.policy, job.update, job.predicted)
     if job.update.reference == "host":

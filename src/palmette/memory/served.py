@@ -54,7 +54,7 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
         beside = embedder if placed.embedder == device else []
         wishes = dict.fromkeys(ENGINES, REWARD_FRACTION_WITH_EMBEDDER if beside else REWARD_FRACTION)
         if device == placed.policy:
-            wishes = small_shares(job.reward, device, job.search)
+            wishes = small_shares(job.reward, device, job.search, total(seats[device].resident))
         static = _static(job, "reward", job.reward, seats[device], beside, wishes)
         found.append(_seat(job, "reward", job.reward, seats[device], static, 1))
         if beside and device != placed.policy:

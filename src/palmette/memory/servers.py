@@ -45,11 +45,11 @@ def transient_bytes(model: Model, device: Device) -> int:
     return prefill_tokens(device) * wide * model.number_bytes + int((device.total_bytes or 0) * _GRAPH_SHARE)
 
 
-def small_shares(model: Model, device: Device, search: SearchNeeds) -> dict[str, float]:
+def small_shares(model: Model, device: Device, search: SearchNeeds, before_bytes: int) -> dict[str, float]:
     """Return the fractions that hold weights with the KV of one question's branches, at most a tenth of the device."""
     token, whole = model.kv_token_bytes, device.total_bytes or 0
     kv = max(search.path_tokens * token, min(search.unshared_tokens * token, whole // 10))
-    return _fractions(model, device, model.weight_bytes + kv, before_bytes=0)
+    return _fractions(model, device, model.weight_bytes + kv, before_bytes)
 
 
 def static_share(

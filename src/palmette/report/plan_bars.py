@@ -62,8 +62,8 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
             f'<rect x="{left:.2f}" y="{top}" width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}" '
             f'fill="{_COLORS[line.kind]}"><title>{escape(told)}</title></rect>'
         )
-        text = f"{line.holder} {format_bytes(line.bytes)}"
-        if len(text) * _LETTER < width - 8:
+        texts = (f"{line.holder} {format_bytes(line.bytes)}", line.holder, format_bytes(line.bytes))
+        if text := next((text for text in texts if len(text) * _LETTER < width - 8), None):
             parts.append(f'<text class="in" x="{left + 6:.2f}" y="{top + 20}">{escape(text)}</text>')
         left += width
     if phase.limit_bytes is not None:
@@ -86,12 +86,13 @@ def plan_page(plan: Plan) -> str:
         for server in plan.servers
     )
     remarks = "".join(f"<p>{escape(remark)}</p>" for remark in plan.remarks)
+    what = "a search" if plan.mode == "search" else "training"
     verdict = "fits" if plan.fits else '<span class="bad">does not fit</span>'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>palmette plan</title>'
-        f"<style>{_STYLE}</style></head><body><main><h1>Memory plan of a {escape(plan.mode)}: {verdict}</h1>"
+        f"<style>{_STYLE}</style></head><body><main><h1>Memory plan of {what}: {verdict}</h1>"
         f"{plan_section(plan)}{remarks}<h2>Rules</h2><ul>{rules}</ul>{commands}</main></body></html>\n"
     )
 

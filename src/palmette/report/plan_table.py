@@ -9,36 +9,52 @@ from palmette.memory.lines import DevicePlan, Line, Phase, Plan
 from palmette.report.table import plain_table
 from palmette.units import format_bytes
 
+_HOLDER, _PHASE, _KNOWN, _NOTE = 24, 11, 10, 26
+"""The least columns of a terminal for a holder, a phase, how a number is known, and a readable note."""
 
-def plan_tables(plan: Plan) -> Iterator[Table]:
-    """Yield one table for each device: a row for each holder, a column for each phase."""
+
+def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
+    """Yield one table for each device: a row for each holder, a column for each phase.
+
+    What the bytes are made of is told where a terminal of so many columns has room for it.
+    """
     for device in plan.devices:
-        yield _device_table(device)
+        yield _device_table(device, columns - _HOLDER - _KNOWN - _PHASE * len(device.phases) >= _NOTE)
 
 
-def _device_table(plan: DevicePlan) -> Table:
+def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
     table = plain_table("holder", *(phase.name for phase in plan.phases))
-    table.add_column("known by", justify="left")
-    table.add_column("made of", justify="left", overflow="fold")
+    table.add_column("known by", justify="left", no_wrap=True)
+    if with_notes:
+        table.add_column("made of", justify="left")
     roles = ", ".join(plan.roles) or "host"
     peak = plan.peak
     table.title = (
         f"{plan.device}: {roles}. Peak {format_bytes(peak.bytes)} in {peak.name}, most of it {peak.largest.holder}"
     )
     for holder, line in holders(plan).items():
-        cells = [_cell(phase, holder) for phase in plan.phases]
-        table.add_row(holder, *cells, line.known, line.note)
+        _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.known, line.note)
     table.add_section()
-    table.add_row("in all", *(format_bytes(phase.bytes) for phase in plan.phases), "", "", style="bold")
-    limits = [f"{phase.share:.0%}" for phase in plan.phases]
-    allowed = ["?" if phase.limit_bytes is None else format_bytes(phase.limit_bytes) for phase in plan.phases]
+    _row(table, "in all", [format_bytes(phase.bytes) for phase in plan.phases], style="bold")
     if plan.device.total_bytes is None:
-        table.add_row("may take", *allowed, "", "size not declared: counted, not checked")
+        _row(table, "may take", ["?" for _ in plan.phases], note="size not declared: counted, not checked")
         return table
-    table.add_row("may take", *allowed, "", f"{' and '.join(dict.fromkeys(limits))} of the device")
+    shares = " and ".join(dict.fromkeys(f"{phase.share:.0%}" for phase in plan.phases))
+    free = plan.device.free_bytes
+    by_free = free is not None and all(phase.limit_bytes == free for phase in plan.phases)
+    note = "what others have left free" if by_free else f"{shares} of the device"
+    _row(table, "may take", [format_bytes(phase.limit_bytes or 0) for phase in plan.phases], note=note)
     spare = [plan.device.total_bytes - phase.bytes for phase in plan.phases]
-    table.add_row("left over", *(format_bytes(size) if size > 0 else "none" for size in spare), "", "of the device")
+    _row(table, "left over", [format_bytes(size) if size > 0 else "none" for size in spare], note="of the device")
     return table
+
+
+def _row(
+    table: Table, holder: str, cells: list[str], known: str = "", note: str = "", style: str | None = None
+) -> None:
+    """Add a row; the note only where the table has a column for it."""
+    values = [holder, *cells, known, note]
+    table.add_row(*values[: len(table.columns)], style=style)
 
 
 def holders(plan: DevicePlan) -> dict[str, Line]:
