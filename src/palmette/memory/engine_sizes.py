@@ -8,6 +8,9 @@ PROCESS_BYTES = 440 * 2**20
 """Python with torch, transformers and a model's code imported, before any weight. Measured: torch 2.13 for the CPU,
 transformers 5.19, one thread."""
 
+TOKENIZER_BYTES = 640
+"""Of a tokenizer, for each entry of its vocabulary. Measured: two tokenizers of SmolLM2-135M take 55 MiB."""
+
 CUDA_CONTEXT_BYTES = 450 * 2**20
 """What CUDA, its libraries and torch's kernels take of a GPU for each process: 300 to 500 MiB are commonly reported.
 Not measured here."""
@@ -47,7 +50,8 @@ def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
         tick = tick_bytes(model, tokens, search.depth + 1, search)
         return resident, [Line("reward activations", "activations", tick, note=f"a tick of {tokens:,} tokens")]
     vocabulary = model.shape.vocabulary
-    tokens = min(tokens, 2 * scored_tokens(vocabulary))
+    together = scored_tokens(vocabulary)
+    tokens = min(tokens, together + min(rows, together))
     longest = min(tokens, max(search.step_tokens, search.prompt_tokens))
     logits = tokens * vocabulary * _FLOAT + longest * vocabulary * (_FLOAT + 2)
     tick = tick_bytes(model, tokens, search.depth + 1, search)
@@ -124,6 +128,8 @@ def _weights_note(model: Model) -> str:
     return f"{model.shape.parameters / 1e6:,.1f} M x {model.number_bytes} bytes"
 
 
-def process_line() -> Line:
-    """Return what this process holds whatever the models."""
-    return Line("process", "runtime", PROCESS_BYTES, "measured", note="Python, torch, transformers")
+def process_line(*models: Model | None) -> Line:
+    """Return what this process holds beside weights: its libraries, and a tokenizer for each model."""
+    words = sum(model.shape.vocabulary for model in models if model is not None)
+    size = PROCESS_BYTES + words * TOKENIZER_BYTES
+    return Line("process", "runtime", size, "measured", note="Python, torch, transformers, tokenizers")

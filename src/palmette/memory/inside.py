@@ -21,7 +21,7 @@ _REWARD_PART = 4
 
 def run_inside(job: Job, placed: Placement, seats: dict[Device, Seat]) -> None:
     """Put weights, passes and caches of all roles on their devices; the policy's cache gets what is left."""
-    seats[placed.host].resident.append(process_line())
+    seats[placed.host].resident.append(process_line(job.policy, job.reward, job.embedder))
     used = dict.fromkeys(device for device in (placed.policy, placed.reward, placed.embedder) if device is not None)
     for device in used:
         if device.kind == "cuda":

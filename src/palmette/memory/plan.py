@@ -10,7 +10,7 @@ from palmette.memory.job import Job
 from palmette.memory.lines import DevicePlan, Fired, Line, Phase, Plan, Server, total
 from palmette.memory.place import Placement, place
 from palmette.memory.rules import fire
-from palmette.memory.seat import MARGIN_SHARE, Seat
+from palmette.memory.seat import HEAP_SHARE, MARGIN_SHARE, Seat
 from palmette.memory.served import run_served
 from palmette.memory.servers import ENGINES
 from palmette.memory.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
@@ -104,9 +104,10 @@ def _phases(job: Job, seat: Seat) -> tuple[Phase, ...]:
     for name in [*shown, *(["update"] if job.update is not None else [])]:
         stays = seat.update_resident if name == "update" else seat.resident
         lines = [*stays, *seat.passing.get(name, [])]
-        spare = seat.margin_bytes(total(line for line in lines if line.kind != "kv"))
+        spare = seat.margin_bytes(total(line for line in stays if line.kind != "kv"), name)
         if spare:
-            lines.append(Line("margin", "margin", spare, note=f"{MARGIN_SHARE:.0%} of all but caches"))
+            note = f"{MARGIN_SHARE:.0%} of all but caches, {HEAP_SHARE:.0%} of logits freed before"
+            lines.append(Line("margin", "margin", spare, note=note))
         share = job.training_share if name == "update" else job.inference_share
         if lines:
             phases.append(Phase(name, tuple(lines), share, seat.device.limit_bytes(share)))

@@ -37,8 +37,9 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
     """
     found: list[Server] = []
     embedder: list[Line] = []
-    if "cpu" in (seat.kind for seat in (placed.reward, placed.embedder) if seat is not None):
-        seats[placed.host].resident.append(process_line())
+    judge = job.reward if placed.reward is not None and placed.reward.kind == "cpu" else None
+    if judge is not None or (placed.embedder is not None and placed.embedder.kind == "cpu"):
+        seats[placed.host].resident.append(process_line(judge, job.embedder))
     if job.embedder is not None and placed.embedder is not None:
         embedder, passes = embedder_lines(job.embedder, job.search)
         seats[placed.embedder].passing["embed"] = passes
