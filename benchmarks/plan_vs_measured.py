@@ -47,7 +47,7 @@ SEARCHES: dict[str, Settings] = {
 }  # fmt: skip
 
 UPDATES: dict[str, Settings] = {}
-"""Rows of updates go here: settings of `train`, measured by a process that runs one update."""
+"""Rows of updates: settings of `policy` and `train` without a reward model. A row needs `measured_update`."""
 
 
 def measured_search(settings: Settings) -> int:
@@ -61,6 +61,11 @@ def measured_search(settings: Settings) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def measured_update(settings: Settings) -> int:
+    """Run one update in this process; return the most that it held."""
+    raise NotImplementedError("updates are planned, not yet run")
+
+
 def planned_search(settings: Settings) -> int:
     """Return the planned peak of the same search."""
     from palmette.config import load_config
@@ -70,23 +75,37 @@ def planned_search(settings: Settings) -> int:
     return plan.peak_bytes
 
 
+def planned_update(settings: Settings) -> int:
+    """Return what the phase of the update is planned to hold."""
+    from palmette.config import load_config
+    from palmette.planning import plan_run
+
+    _, plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:24GiB"}), train=True)
+    return next(phase.bytes for phase in plan.devices[0].phases if phase.name == "update")
+
+
 def main() -> None:
     """Print a row for every search; fail where a plan is off."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="rows whose name contains this")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--measure-update", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(measured_search(json.loads(options.measure)))
+        return
+    if options.measure_update:
+        print(measured_update(json.loads(options.measure_update)))
         return
     print("| run | planned MiB | measured MiB | planned / measured |\n|---|---:|---:|---:|")
     off = 0
     for name, settings in {**SEARCHES, **UPDATES}.items():
         if options.only and options.only not in name:
             continue
-        command = [sys.executable, "-m", "benchmarks.plan_vs_measured", "--measure", json.dumps(settings)]
+        flag, planning = ("--measure", planned_search) if name in SEARCHES else ("--measure-update", planned_update)
+        command = [sys.executable, "-m", "benchmarks.plan_vs_measured", flag, json.dumps(settings)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        measured, planned = int(done.stdout.split()[-1]), planned_search(settings)
+        measured, planned = int(done.stdout.split()[-1]), planning(settings)
         ratio = planned / measured
         off += not 1 <= ratio <= 1 + MOST_ABOVE
         print(f"| {name} | {planned / 2**20:.0f} | {measured / 2**20:.0f} | {ratio:.3f} |", flush=True)

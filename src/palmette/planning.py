@@ -1,5 +1,6 @@
 """A run's config turned into the job that the planner sizes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
@@ -56,11 +57,16 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
     )
 
 
-def plan_run(config: Config, *, train: bool = False, server: str = "sglang") -> tuple[Job, Plan]:
-    """Return the plan of a run on its devices: by servers where they are GPUs, inside one process on a CPU."""
+def plan_run(
+    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+) -> tuple[Job, Plan]:
+    """Return the plan of a run on its devices: by servers where they are GPUs, inside one process on a CPU.
+
+    `predicted` bytes of an update, by the kind of their line, take the place of formulas.
+    """
     devices = devices_of(config)
     served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
-    job = job_of(config, train=train, served=served, server=server)
+    job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
     return job, make_plan(job, devices)
 
 

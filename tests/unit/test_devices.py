@@ -58,17 +58,23 @@ def test_the_host_is_what_the_kernel_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "used"),
+    ("limit", "used", "cached"),
     [
-        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
-        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "inactive_file"),
+        (
+            "sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes",
+            "total_active_file",
+        ),
     ],
 )
-def test_a_smaller_limit_of_a_control_group_counts(tmp_path: Path, limit: str, used: str) -> None:
+def test_a_smaller_limit_of_a_control_group_counts(tmp_path: Path, limit: str, used: str, cached: str) -> None:
     write(tmp_path / "proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
     write(tmp_path / limit, "307200\n")
     write(tmp_path / used, "102400\n")
     assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 204_800)
+    write((tmp_path / limit).parent / "memory.stat", f"anon 7\n{cached} 92400\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 297_200)  # A page cache can be dropped.
     write(tmp_path / limit, "max\n")
     assert detect_host(tmp_path).total_bytes == 1000 * 1024
 

@@ -104,7 +104,7 @@ def _smaller_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
     """Try every pair of devices for policy and reward, the embedder beside the reward model."""
-    names = [device.name for device in devices]
+    names = [device.name for device in devices if device.kind == "cuda"] or [device.name for device in devices]
     for policy in names:
         for reward in names if job.reward is not None else [None]:
             moved = replace(job, policy=replace(job.policy, device=policy))

@@ -7,10 +7,16 @@ from pathlib import Path
 from palmette.memory.devices import Device
 
 _MIB = 2**20
-_CGROUP_LIMITS = (
-    ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
-    ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
+_CGROUPS = (
+    ("sys/fs/cgroup", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    (
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_active_file", "total_inactive_file"),
+    ),
 )
+"""Folders of control groups, version 2 and 1: the limit, what is used, and the page cache in it that can be dropped."""
 
 
 def detect_devices() -> tuple[Device, ...]:
@@ -40,12 +46,13 @@ def detect_host(root: Path = Path("/")) -> Device:
     """Return the host: its memory, or a smaller limit set on this process's control group."""
     fields = _meminfo(root / "proc/meminfo")
     total, free = fields.get("MemTotal"), fields.get("MemAvailable")
-    for limit_file, used_file in _CGROUP_LIMITS:
-        limit, used = _number(root / limit_file), _number(root / used_file)
+    for folder, limit_file, used_file, cached in _CGROUPS:
+        limit, used = _number(root / folder / limit_file), _number(root / folder / used_file) or 0
         if limit is not None and (total is None or limit < total):
             total = limit
-            # What the group's own page cache holds counts as used here, so this is the least that is free.
-            free = min(free or limit, max(0, limit - (used or 0)))
+            stat = _stat(root / folder / "memory.stat")
+            used = max(0, used - sum(stat.get(name, 0) for name in cached))
+            free = min(limit if free is None else free, max(0, limit - used))
     return Device("cpu", "cpu", total, free)
 
 
@@ -56,6 +63,15 @@ def _meminfo(path: Path) -> dict[str, int]:
         return {}
     pairs = (line.split(":", 1) for line in lines if ":" in line)
     return {name: int(rest.split()[0]) * 1024 for name, rest in pairs if rest.split()[0].isdecimal()}
+
+
+def _stat(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _number(path: Path) -> int | None:

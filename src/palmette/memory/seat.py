@@ -10,8 +10,8 @@ MARGIN_SHARE = 0.03
 """Kept beside what is counted on a CPU, caches apart: events in memory, stacks of threads, what no formula counts."""
 
 HEAP_SHARE = 0.75
-"""Of the logits that other phases have freed on a CPU, the part that the heap does not give back: after the first wave of
-SmolLM2-135M at width 16, 42 of 60 MiB. Small vocabularies leave nothing to speak of."""
+"""Of the logits that other phases have freed on a CPU, the part that the heap does not give back: after the first wave
+of SmolLM2-135M at width 16, 42 of 60 MiB. Small vocabularies leave nothing to speak of."""
 
 
 @dataclass
