@@ -17,7 +17,8 @@ import torch
 from matplotlib import pyplot
 
 from palmette.engine.tree_cache import CacheNode
-from palmette.engine.tree_model import PREFILL_TOKENS, TreeModel
+from palmette.engine.tree_model import TreeModel
+from palmette.memory.tick import PREFILL_TOKENS
 from palmette.zoo.load import load_policy
 
 ROWS = (16, 64, 256, 1024)

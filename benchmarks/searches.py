@@ -75,6 +75,8 @@ def searched(config: Config, backend: Backend) -> Timed:
         seed=config.seed,
         how=settings.fold,
         observer=Observer(),
-        clusterer=by_meaning(load_embedder(config.embedder), config.embedder.cut) if settings.groups_steps else None,
+        clusterer=by_meaning(load_embedder(config.embedder, config.reward.device), config.embedder.cut)
+        if settings.groups_steps
+        else None,
     )
     return timed

@@ -80,8 +80,7 @@ def search(
 ) -> None:
     """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
     from palmette import console
-    from palmette.config import load_config, parse_override
-    from palmette.etsfile import as_device, read_ets_file
+    from palmette.config import load_config
 
     flags: dict[str, Any] = {
         "policy.model": policy,
@@ -92,19 +91,8 @@ def search(
         "task.questions": questions,
         "seed": seed,
         "out": out,
-        "embedder.device": None if embed_device is None else as_device(embed_device),
     }
-    overrides: dict[str, Any] = {}
-    if ets_config is not None:
-        if config_file is not None:
-            raise ConfigError("--config and --ets-config are two files for one run: give one of them")
-        reading = read_ets_file(ets_config)
-        overrides.update(reading.settings)
-        print(*(one_line(f"{ets_config}: {line}", 200) for line in reading.told), sep="\n", file=sys.stderr)
-    overrides.update((key, value) for key, value in flags.items() if value is not None)
-    overrides.update(parse_override(text) for text in settings or [])
-    if overrides.get("reward.model") == "none":
-        overrides["reward.model"] = None
+    overrides = _overrides(flags, settings, config_file, ets_config, embed_device)
     if resume is None:
         console.search(load_config(config_file, overrides), as_json=as_json)
         return
@@ -112,6 +100,50 @@ def search(
         given = "--config" if config_file else "--ets-config" if ets_config else next(iter(overrides))
         raise ConfigError(f"--resume continues a run with the config it has: leave {given} out")
     console.resume(resume, as_json=as_json)
+
+
+@app.command()
+def plan(
+    config_file: Annotated[Path | None, typer.Option("--config", help="YAML file of the run.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Model that proposes steps.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Model that scores steps; 'none' for none.")] = None,
+    embedder: Annotated[str | None, typer.Option(help="Model that groups steps.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="best_of_n, beam, dvts, rebase or ets.")] = None,
+    width: Annotated[int | None, typer.Option(help="Branches in flight per question.")] = None,
+    devices: Annotated[str | None, typer.Option(help="2x24GiB, 1x80GiB, cpu:24GiB; default: detected.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Plan updates too, not only a search.")] = False,
+    server: Annotated[str, typer.Option(help="sglang or vllm: whose KV the table shows.")] = "sglang",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set search.depth=12")] = None,
+    ets_config: Annotated[
+        Path | None, typer.Option("--ets-config", help="Parameter file of the original ETS release.")
+    ] = None,
+    embed_device: Annotated[
+        str | None, typer.Option("--embed_device", "--embed-device", help="cpu, cuda:N, or N as in the original.")
+    ] = None,
+    any_embed_device: Annotated[
+        bool, typer.Option("--any-embed-device", help="Allow an embedder away from the reward model.")
+    ] = False,
+    page: Annotated[Path | None, typer.Option("--html", help="Write a page with a bar for each phase.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what a run will hold on which device, before anything is loaded; exit 3 where it does not fit."""
+    from palmette import console
+    from palmette.config import load_config
+
+    if server not in ("sglang", "vllm"):
+        raise ConfigError(f"--server {server}: choose sglang or vllm")
+    flags: dict[str, Any] = {
+        "policy.model": policy,
+        "reward.model": reward,
+        "embedder.model": embedder,
+        "search.strategy": strategy,
+        "search.width": width,
+        "memory.devices": devices,
+        "memory.any_embed_device": any_embed_device or None,
+    }
+    overrides = _overrides(flags, settings, config_file, ets_config, embed_device)
+    config = load_config(config_file, overrides)
+    console.plan(config, train=train, server=server, as_json=as_json, page=page)
 
 
 @app.command()
@@ -203,6 +235,33 @@ def grade(
     from palmette import console
 
     console.grade(file, seconds, as_json=as_json)
+
+
+def _overrides(
+    flags: dict[str, Any],
+    settings: list[str] | None,
+    config_file: Path | None,
+    ets_config: Path | None,
+    embed_device: str | None,
+) -> dict[str, Any]:
+    """Return settings by dotted key: those of an ETS file, over them flags, over them `--set`."""
+    from palmette.config import parse_override
+    from palmette.etsfile import as_device, read_ets_file
+
+    overrides: dict[str, Any] = {}
+    if ets_config is not None:
+        if config_file is not None:
+            raise ConfigError("--config and --ets-config are two files for one run: give one of them")
+        reading = read_ets_file(ets_config)
+        overrides.update(reading.settings)
+        print(*(one_line(f"{ets_config}: {line}", 200) for line in reading.told), sep="\n", file=sys.stderr)
+    if embed_device is not None:
+        flags = {**flags, "embedder.device": as_device(embed_device)}
+    overrides.update((key, value) for key, value in flags.items() if value is not None)
+    overrides.update(parse_override(text) for text in settings or [])
+    if overrides.get("reward.model") == "none":
+        overrides["reward.model"] = None
+    return overrides
 
 
 def _numbers(flag: str, text: str) -> list[int]:

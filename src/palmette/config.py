@@ -27,6 +27,9 @@ READ_BY_LIKELIHOOD = ("seedling-ripe",)
 """Models of the zoo that score by what they expect."""
 
 
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear maps of a layer that LoRA may be put on."""
+
 PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
 """The diversity weights that ETS publishes, by width."""
 
@@ -44,6 +47,13 @@ def _with_line_breaks(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")  # A shell hands on the two characters.
 
 
+def _targets(text: str) -> str:
+    wrong = [name for name in text.split(",") if name not in LORA_TARGETS]
+    if text != "all" and wrong:
+        raise ValueError(f"name 'all' or some of {','.join(LORA_TARGETS)}, with commas between")
+    return text
+
+
 def _amount_of_memory(text: Any) -> str | int:
     if not isinstance(text, str | int) or isinstance(text, bool):
         raise ValueError("write an amount of memory like '2GiB', or a whole number of bytes")
@@ -53,6 +63,10 @@ def _amount_of_memory(text: Any) -> str | int:
     except ConfigError as error:
         raise ValueError(str(error)) from None
     raise ValueError("a budget of no bytes holds nothing")
+
+
+Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
+"""An amount of memory, or null."""
 
 
 class _Settings(BaseModel):
@@ -87,6 +101,7 @@ class RewardSettings(_Settings):
     weights: Weights = "as_is"
     device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(512, ge=1, le=65_536)
+    kv_budget: Budget = None
 
 
 class TaskSettings(_Settings):
@@ -119,7 +134,7 @@ class SearchSettings(_Settings):
     lambda_kv: float = Field(1.25, ge=0, le=1000)
     lambda_diversity: float | None = Field(None, ge=0, le=1000)
     kv_cost: CostModel = "nodes"
-    kv_budget: Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))] = None
+    kv_budget: Budget = None
     first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
     questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
 
@@ -137,20 +152,46 @@ class SearchSettings(_Settings):
 
 
 class EmbedderSettings(_Settings):
-    """The SentenceTransformer that tells which steps say the same; loaded only where `ets` values diversity."""
+    """The SentenceTransformer that tells which steps say the same; loaded only where `ets` values diversity.
+
+    Device `auto` is the reward model's.
+    """
 
     model: str = Field("minilm", min_length=1)
-    device: Device = Field("cpu", pattern=_DEVICE)
+    device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(128, ge=1, le=65_536)
     cut: float = Field(0.05, ge=0, le=2)
 
 
 class MemorySettings(_Settings):
-    """How memory is watched while a run goes on."""
+    """What there is, what the planner counts with, how memory is watched. `devices` null means the ones detected."""
 
+    devices: str | None = Field(None, min_length=1)
+    inference_share: float = Field(0.95, gt=0, le=1)
+    training_share: float = Field(0.90, gt=0, le=1)
+    prompt_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
+    kv_holds: Literal["path", "width"] = "path"
+    any_embed_device: bool = False
     guard: bool = True
     reclaim_least: Annotated[Any, AfterValidator(_amount_of_memory)] = "1GiB"
     sample_seconds: float = Field(0.1, ge=0.001, le=3600)
+
+
+class TrainSettings(_Settings):
+    """What an update holds; as yet only planned, not run."""
+
+    method: Literal["full", "lora"] = "full"
+    lora_rank: int = Field(16, ge=1, le=65_536)
+    lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
+    optimizer: Literal["adamw"] = "adamw"
+    optimizer_dtype: Dtype = "float32"
+    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    group_size: int = Field(8, ge=1, le=65_536)
+    response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
+    micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
+    gradient_checkpointing: bool = True
+    logits: Literal["chunked", "inplace", "plain"] = "chunked"
+    reference: Literal["none", "host"] = "none"
 
 
 class Config(_Settings):
@@ -164,6 +205,7 @@ class Config(_Settings):
     embedder: EmbedderSettings = EmbedderSettings()
     search: SearchSettings = SearchSettings()
     memory: MemorySettings = MemorySettings()
+    train: TrainSettings = TrainSettings()
 
     @model_validator(mode="after")
     def _strategies_have_their_scores(self) -> "Config":

@@ -15,11 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from palmette import run
 from palmette.config import Config, load_config
-from palmette.errors import ConfigError, PalmetteError, RunError, StoppedError
+from palmette.errors import BudgetError, ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
+from palmette.memory.advice import refusal
+from palmette.planning import devices_of, plan_run
 from palmette.report.compare import compare
 from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
 from palmette.report.page import write_page
+from palmette.report.plan_bars import write_plan_page
+from palmette.report.plan_table import plan_lines, plan_tables, plan_values
 from palmette.report.table import OUTCOMES, accuracy_values, answers_table, plain_table, summary_values
 from palmette.search.answer import VOTES
 from palmette.search.evaluate import evaluate as evaluate_run
@@ -208,6 +212,25 @@ def models(*, as_json: bool) -> None:
             card.source,
         )
     Console().print(table)
+
+
+def plan(config: Config, *, train: bool, server: str, as_json: bool, page: Path | None) -> None:
+    """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
+    job, planned = plan_run(config, train=train, server=server)
+    if page is not None:
+        write_plan_page(planned, page)
+    if as_json:
+        print(json.dumps(plan_values(planned), indent=2))
+    else:
+        console = Console()
+        for table in plan_tables(planned, console.width):
+            console.print(table)
+        for line in plan_lines(planned):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if page is not None:
+            print(f"page    {page}")
+    if not planned.fits:
+        raise BudgetError(refusal(job, devices_of(config), planned))
 
 
 def report(folders: Sequence[Path], out: Path | None) -> None:

@@ -17,6 +17,7 @@ from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSett
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
 from palmette.memory.meter import Meter
+from palmette.planning import refuse_what_cannot_fit
 from palmette.score.embedder import Embedder
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Scorer
@@ -144,13 +145,15 @@ def anchored(config: Config) -> Config:
 
 
 def build(config: Config, task: Task | None = None, *, groups_steps: bool | None = None) -> Parts:
-    """Load the task, then the models; refuse what cannot work before the first question, not in the middle.
+    """Plan, load the task, then the models; refuse what cannot work before the first question, not in the middle.
 
     `groups_steps` tells whether an embedder is needed, where the config's own strategy is not the only one to serve.
+    Raises BudgetError where the models cannot fit the memory there is, before a weight is read.
     """
+    refuse_what_cannot_fit(config)
     task = task or load_task(config.task)
     groups_steps = config.search.groups_steps if groups_steps is None else groups_steps
-    embedder = load_embedder(config.embedder) if groups_steps else None
+    embedder = load_embedder(config.embedder, config.reward.device) if groups_steps else None
     kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
     backend = load_backend(config.policy, task.step_end, kv_bytes, stop=config.task.stop)
     parts = Parts(task, backend, load_scorer(config.reward), embedder)
@@ -252,19 +255,20 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
 
     load, scorer = (load_judge, LikelihoodScorer) if settings.score == "likelihood" else (load_reward, PrmScorer)
     model, tokenizer = load(settings.model, **_loading(settings))
-    return scorer(model, tokenizer, batch_rows=settings.batch_rows)
+    kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
+    return scorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
 
 
 def _loading(settings: PolicySettings | RewardSettings) -> dict[str, Any]:
     return settings.model_dump(include={"adapter", "dtype", "weights", "device"})
 
 
-def load_embedder(settings: EmbedderSettings) -> Embedder:
-    """Load the embedder into this process."""
+def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
+    """Load the embedder into this process, beside the reward model unless it is told another place."""
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
-    model = load.load_embedder(settings.model, settings.device)
+    model = load.load_embedder(settings.model, reward_device if settings.device == "auto" else settings.device)
     return SentenceEmbedder(model, settings.model, batch_rows=settings.batch_rows)
 
 

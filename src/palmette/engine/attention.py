@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from palmette.memory.tick import GATHERED_SLOTS
+
 _HIDDEN = -1e30
 """Added to the score of a hidden key. Finite: a segment hidden as a whole must weigh nothing, not be nan."""
-
-_BATCH_SLOTS = 4096
-"""The most slots gathered at once, so that the copy is still in the core's cache when it is read."""
 
 _READER_CLASS = 4
 """Segments with up to 1, 4, 16, 64, ... readers are batched together: fewer batches against fewer empty places."""
@@ -87,7 +86,7 @@ def _grouped(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     group: list[Segment] = []
     widest = longest = 0
     for readers, length, index in keyed:
-        full = (len(group) + 1) * longest > _BATCH_SLOTS
+        full = (len(group) + 1) * longest > GATHERED_SLOTS
         if group and (full or readers != widest or (length < longest // 2 and len(group) > 16)):
             yield group
             group = []

@@ -14,9 +14,7 @@ from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
-
-_DRAWN_TOGETHER = 2**22
-"""Logits in one draw: what drawing needs beside them stays under 100 MiB whatever the vocabulary."""
+from palmette.memory.tick import DRAWN_LOGITS
 
 Ending = TypeVar("Ending")
 
@@ -78,7 +76,7 @@ class Engine:
             ready = [tip for tip in tips[:count] if tip in place]
             drawing = [row for tip in ready for row in lanes[tip]]
             places = [place[row.tip()] for row in drawing]
-            share = max(1, _DRAWN_TOGETHER // logits_PV.shape[1])
+            share = max(1, DRAWN_LOGITS // logits_PV.shape[1])
             for start in range(0, len(drawing), share):
                 self._draw(drawing[start : start + share], _rows(logits_PV, places[start : start + share]))
             before = len(lanes)

@@ -12,14 +12,12 @@ import torch
 
 from palmette.errors import BudgetError
 from palmette.memory.oom import is_out_of_memory
+from palmette.memory.tick import POOL_FIRST_BYTES
 
 BLOCK_TOKENS = 1
 """One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
 Measured with the seedling at width 64: blocks of 8 are 1.1 times as fast."""
 
-
-_FIRST_BYTES = 64 * 2**20
-"""What a pool without a budget begins with. On the CPU, pages count from when they are first written."""
 
 _ALIGNMENT = 64
 """Bytes, as torch aligns its own."""
@@ -69,7 +67,7 @@ class KvPool:
         self._free: list[int] = []
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        self._grow(self._limit or -(-_FIRST_BYTES // (BLOCK_TOKENS * shape.token_bytes)))
+        self._grow(self._limit or -(-POOL_FIRST_BYTES // (BLOCK_TOKENS * shape.token_bytes)))
 
     @property
     def limit_tokens(self) -> int | None:

@@ -18,14 +18,12 @@ from palmette.engine.pieces import Piece, lay_out, next_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError
+from palmette.memory.tick import PREFILL_TOKENS
 from palmette.zoo.narrow import is_narrow
 from palmette.zoo.overwrite import overwrite
 from palmette.zoo.wear import undone_on_error, wear
 
 AttentionInterface.register(NAME, tree_attention)
-
-PREFILL_TOKENS = 2048
-"""The most tokens of a tick that are not the next of a running row."""
 
 
 class TreeModel:
@@ -82,7 +80,9 @@ class TreeModel:
         """Where the model's inputs go."""
         return self._model.device
 
-    def fit(self, tips: Sequence[CacheNode], in_use: Sequence[CacheNode]) -> tuple[dict[CacheNode, Piece], int]:
+    def fit(
+        self, tips: Sequence[CacheNode], in_use: Sequence[CacheNode], prefill_tokens: int = PREFILL_TOKENS
+    ) -> tuple[dict[CacheNode, Piece], int]:
         """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
 
         `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
@@ -90,7 +90,7 @@ class TreeModel:
         """
         count = len(tips)
         while True:
-            pieces = next_pieces(tips[:count], PREFILL_TOKENS)
+            pieces = next_pieces(tips[:count], prefill_tokens)
             try:
                 self.cache.reserve([(node, piece.last) for node, piece in pieces.items()], in_use[:count])
             except PoolFullError:

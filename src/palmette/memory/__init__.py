@@ -1,1 +1,1 @@
-"""What is held while a run goes on: metered, given back between phases, survived where it does not fit."""
+"""What a run will hold, counted before it is spent, and what it holds, metered, given back and survived."""

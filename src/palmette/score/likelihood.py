@@ -10,6 +10,7 @@ import torch
 
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
+from palmette.memory.tick import scored_tokens
 from palmette.score.tree_scorer import Tokens, TreeScorer
 
 
@@ -26,9 +27,10 @@ class LikelihoodScorer(TreeScorer):
         rows = {node: row for row, node in nodes.items() if node.computed < len(node.tokens)}
         sums = dict.fromkeys(rows, 0.0)
         pending = list(rows)
+        together = scored_tokens(self._vocabulary)
         while pending:
-            batch = pending[: self._batch_rows]
-            pieces, _ = self.tree.fit(batch, batch)
+            batch = pending[: min(self._batch_rows, together)]
+            pieces, _ = self.tree.fit(batch, batch, together)
             for (node, first, last), logits_TV in zip(
                 pieces.values(), self.tree.run_every(list(pieces.values())), strict=True
             ):

@@ -52,6 +52,7 @@ class TreeScorer(ABC):
         self._tokenizer = tokenizer
         self._batch_rows = batch_rows
         self._limit = context_tokens(model)
+        self._vocabulary = int(model.config.get_text_config().vocab_size)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with told_as(self._name):
             self.tree.check()

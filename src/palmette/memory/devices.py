@@ -1,0 +1,82 @@
+"""Devices as people write them: `2x24GiB`, `1x80GiB`, `cpu:24GiB`, with commas between."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from palmette.errors import ConfigError
+from palmette.units import format_bytes, parse_bytes
+
+Kind = Literal["cuda", "cpu"]
+_GROUP = re.compile(r"(?:(\d+)\s*x\s*)?(.+)", re.IGNORECASE | re.ASCII)
+_MOST = 1024
+
+
+@dataclass(frozen=True)
+class Device:
+    """Memory that roles can sit in. `total_bytes` None: its size is not known, so it is counted but not checked.
+
+    `free_bytes` is what others have left of a detected device, None for a declared one.
+    """
+
+    name: str
+    kind: Kind
+    total_bytes: int | None
+    free_bytes: int | None = None
+
+    def limit_bytes(self, share: float) -> int | None:
+        """Return what a phase may hold: its share of the device, never more than what is free."""
+        if self.total_bytes is None:
+            return None
+        limit = int(self.total_bytes * share)
+        return limit if self.free_bytes is None else min(limit, self.free_bytes)
+
+    def __str__(self) -> str:
+        return self.name if self.total_bytes is None else f"{self.name} ({format_bytes(self.total_bytes)})"
+
+
+HOST = Device("cpu", "cpu", None)
+"""The host of devices that were declared without one."""
+
+
+def parse_devices(text: str) -> tuple[Device, ...]:
+    """Return the devices a text declares: GPUs in order as cuda:0, cuda:1, ..., then the host if it is named.
+
+    Raises ConfigError where it is not written like that.
+    """
+    gpus: list[Device] = []
+    host: Device | None = None
+    for part in text.split(","):
+        kind, colon, size = part.strip().partition(":")
+        if colon and kind.lower() == "cpu":
+            if host is not None:
+                raise ConfigError(f"devices {text!r}: there is one cpu; add its parts up")
+            host = Device("cpu", "cpu", _size(text, size))
+            continue
+        match = _GROUP.fullmatch(part.strip())
+        count = int(match[1] or 1) if match else 0
+        if match is None or colon or not 0 < count <= _MOST:
+            raise _unreadable(text)
+        total = _size(text, match[2])
+        gpus += [Device(f"cuda:{len(gpus) + index}", "cuda", total) for index in range(count)]
+    return (*gpus, host) if host is not None else tuple(gpus)
+
+
+def host_of(devices: Sequence[Device]) -> Device:
+    """Return the host among the devices, or one of unknown size."""
+    return next((device for device in devices if device.kind == "cpu"), HOST)
+
+
+def _size(text: str, size: str) -> int:
+    try:
+        total = parse_bytes(size)
+    except ConfigError:
+        raise _unreadable(text) from None
+    if total <= 0:
+        raise ConfigError(f"devices {text!r}: a device of no bytes holds nothing")
+    return total
+
+
+def _unreadable(text: str) -> ConfigError:
+    return ConfigError(f"devices {text[:80]!r} cannot be read: write them like '2x24GiB', '1x80GiB' or 'cpu:24GiB'")

@@ -1,0 +1,135 @@
+"""What a search inside this process holds: the engine's pools, ticks, logits and draws, as formulas of shapes."""
+
+from palmette.memory.job import Model, SearchNeeds
+from palmette.memory.lines import Line
+from palmette.memory.tick import DRAWN_LOGITS, GATHERED_SLOTS, PREFILL_TOKENS, pool_tokens, scored_tokens
+
+PROCESS_BYTES = 440 * 2**20
+"""Python with torch, transformers and a model's code imported, before any weight. Measured: torch 2.13 for the CPU,
+transformers 5.19, one thread."""
+
+TOKENIZER_BYTES = 640
+"""Of a tokenizer, for each entry of its vocabulary. Measured: two tokenizers of SmolLM2-135M take 55 MiB."""
+
+CUDA_CONTEXT_BYTES = 450 * 2**20
+"""What CUDA, its libraries and torch's kernels take of a GPU for each process: 300 to 500 MiB are commonly reported.
+Not measured here."""
+
+_FLOAT = 4
+
+
+def policy_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
+    """Return what the policy holds throughout, its KV cache apart, and what it adds while it generates."""
+    rows = min(search.policy_rows, search.branches)
+    prefill = min(PREFILL_TOKENS, search.questions * search.prompt_tokens)
+    tick = max(
+        tick_bytes(model, prefill, 1, search),
+        tick_bytes(model, rows, min(search.depth, search.total_tokens) + 1, search),
+    )
+    vocabulary = model.shape.outputs
+    drawn = min(rows, max(1, DRAWN_LOGITS // vocabulary))
+    # Beside the logits: a copy in the check that they are finite, or a share of rows with three 64-bit numbers each.
+    beside = max(rows * vocabulary * (_FLOAT + 2), drawn * vocabulary * (_FLOAT + 24 * search.samples))
+    return (
+        [Line("policy weights", "weights", model.weight_bytes, note=_weights_note(model))],
+        [
+            Line("policy activations", "activations", tick, note=f"a tick of {max(prefill, rows):,} tokens"),
+            Line(
+                "policy logits", "logits", rows * vocabulary * _FLOAT + beside, note=f"{rows:,} rows x {vocabulary:,}"
+            ),
+        ],
+    )
+
+
+def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
+    """Return what the reward model holds throughout, its KV cache apart, and what it adds while it scores."""
+    rows = min(search.reward_rows, search.branches)
+    tokens = min(PREFILL_TOKENS + rows, search.branches * search.step_tokens + search.questions * search.prompt_tokens)
+    resident = [Line("reward weights", "weights", model.weight_bytes, note=_weights_note(model))]
+    if not search.by_likelihood:
+        tick = tick_bytes(model, tokens, search.depth + 1, search)
+        return resident, [Line("reward activations", "activations", tick, note=f"a tick of {tokens:,} tokens")]
+    vocabulary = model.shape.vocabulary
+    together = scored_tokens(vocabulary)
+    tokens = min(tokens, together + min(rows, together))
+    longest = min(tokens, max(search.step_tokens, search.prompt_tokens))
+    logits = tokens * vocabulary * _FLOAT + longest * vocabulary * (_FLOAT + 2)
+    tick = tick_bytes(model, tokens, search.depth + 1, search)
+    return resident, [
+        Line("reward activations", "activations", tick, note=f"a tick of {tokens:,} tokens"),
+        Line("reward logits", "logits", logits, note=f"{tokens:,} tokens x {vocabulary:,}"),
+    ]
+
+
+def embedder_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
+    """Return what the embedder holds throughout, and what it adds while it embeds a batch of steps."""
+    shape = model.shape
+    texts = min(search.embed_rows, search.branches)
+    tokens = texts * min(search.step_tokens, shape.positions or search.step_tokens)
+    # At a layer's widest: the residual, the attention's output, the feed-forward before and after its activation.
+    batch = tokens * _FLOAT * (2 * shape.hidden + 2 * shape.intermediate)
+    return (
+        [Line("embedder weights", "embedder", model.weight_bytes, note=_weights_note(model))],
+        [Line("embedder activations", "activations", batch, note=f"{texts} texts of {tokens // texts} tokens")],
+    )
+
+
+def tick_bytes(model: Model, tokens: int, depth: int, search: SearchNeeds) -> int:
+    """Return what one forward pass of the tree engine holds beside weights, KV and logits.
+
+    A layer at its widest: four copies of the hidden state, queries, keys and values twice, the gated feed-forward
+    three times; in attention one part for each stretch of a query's path, twice while they are merged, and the scores.
+    """
+    shape = model.shape
+    across = shape.heads * shape.head_width
+    wide = 4 * shape.hidden + 2 * (across + 2 * shape.kv_heads * shape.head_width) + 3 * shape.intermediate
+    scores = min(GATHERED_SLOTS, search.questions * search.prompt_tokens) * min(tokens, search.prompt_tokens)
+    return tokens * wide * model.number_bytes + _FLOAT * (2 * tokens * depth * across + scores * shape.heads)
+
+
+def policy_kv(model: Model, search: SearchNeeds, left_bytes: int | None) -> Line:
+    """Return the policy's KV cache: what is declared, or what it may grow to in `left_bytes`."""
+    token = model.kv_token_bytes
+    if search.kv_budget_bytes is not None:
+        tokens = search.kv_budget_bytes // token
+        return Line("policy KV", "kv", tokens * token, "declared", note=kv_note(tokens, search))
+    return _growing("policy KV", token, search, search.questions * search.unshared_tokens, left_bytes)
+
+
+def reward_kv(model: Model, policy: Model, search: SearchNeeds, left_bytes: int | None) -> Line:
+    """Return the reward model's KV cache; it holds no more than the policy's, of which it reads the text."""
+    token = model.kv_token_bytes
+    if search.reward_kv_budget_bytes is not None:
+        tokens = search.reward_kv_budget_bytes // token
+        return Line("reward KV", "kv", tokens * token, "declared", note=f"{tokens:,} tokens")
+    most = search.questions * search.unshared_tokens
+    if search.kv_budget_bytes is not None:
+        most = min(most, search.kv_budget_bytes // policy.kv_token_bytes)
+    line = _growing("reward KV", token, search, most, left_bytes)
+    least = pool_tokens(search.path_tokens, token) * token
+    return Line(line.holder, line.kind, line.bytes, line.known, min(line.bytes, least), line.note)
+
+
+def kv_note(tokens: int, search: SearchNeeds) -> str:
+    """Say how many tokens a cache holds, and how many branches those are."""
+    branches = max(0, tokens - search.prompt_tokens) // search.total_tokens
+    return f"{tokens:,} tokens: {branches:,} branches unshared, width {search.width:,}"
+
+
+def _growing(holder: str, token: int, search: SearchNeeds, most_tokens: int, left_bytes: int | None) -> Line:
+    least_tokens = search.unshared_tokens if search.kv_holds == "width" else search.path_tokens
+    least = pool_tokens(least_tokens, token) * token
+    grown = pool_tokens(most_tokens, token) * token
+    held = max(least, grown if left_bytes is None else min(grown, left_bytes))
+    return Line(holder, "kv", held, least_bytes=least, note=f"may grow to {kv_note(held // token, search)}")
+
+
+def _weights_note(model: Model) -> str:
+    return f"{model.shape.parameters / 1e6:,.1f} M x {model.number_bytes} bytes"
+
+
+def process_line(*models: Model | None) -> Line:
+    """Return what this process holds beside weights: its libraries, and a tokenizer for each model."""
+    words = sum(model.shape.vocabulary for model in models if model is not None)
+    size = PROCESS_BYTES + words * TOKENIZER_BYTES
+    return Line("process", "runtime", size, "measured", note="Python, torch, transformers, tokenizers")

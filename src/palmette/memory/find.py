@@ -1,0 +1,51 @@
+"""A model's name turned into its shape, without a model library and without converting or fetching anything."""
+
+import os
+from pathlib import Path
+
+from palmette.config import nearest
+from palmette.errors import ConfigError
+from palmette.memory.known import known_config, known_configs
+from palmette.memory.shape import ModelShape, read_shape
+from palmette.zoo.catalog import ENTRIES
+from palmette.zoo.folder import read_json
+
+
+def find_shape(name: str, *, as_encoder: bool = False) -> ModelShape:
+    """Return the shape of a zoo model, a local folder, a hub's cached copy or a well-known public model.
+
+    Raises ConfigError for a name of none of them, BackendError for a family whose sizes are not known.
+    """
+    folder = _folder(name)
+    if folder is not None:
+        return read_shape(name, read_json(folder / "config.json"), as_encoder=as_encoder)
+    values = known_config(name)
+    if values is not None:
+        return read_shape(name, values, as_encoder=as_encoder)
+    near = nearest(name.lower(), known_configs())
+    hint = f"Did you mean {near!r}?" if near else "Give a local folder with its config.json."
+    raise ConfigError(f"the shape of model {name!r} is not known: it is no folder here and no well-known model. {hint}")
+
+
+def _folder(name: str) -> Path | None:
+    """Return where the model's config.json lies, None where it lies nowhere here."""
+    entry = ENTRIES.get(name)
+    if entry is not None:
+        weights = entry.weights_path()
+        return None if weights is None or entry.weights.endswith(".gguf") else weights.parent
+    folder = Path(os.path.expanduser(name))
+    if os.path.isfile(folder / "config.json"):
+        return folder
+    if name.count("/") != 1:
+        return None
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cached = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}" / "snapshots"
+    return next((config.parent for config in sorted(cached.glob("*/config.json"))), None)
+
+
+def adapter_bytes(folder: str | None) -> int:
+    """Return what an adapter's weights take, 0 for none."""
+    if folder is None:
+        return 0
+    weights = Path(os.path.expanduser(folder)) / "adapter_model.safetensors"
+    return weights.stat().st_size if weights.is_file() else 0

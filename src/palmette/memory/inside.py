@@ -1,0 +1,47 @@
+"""Gathers what a search holds that runs inside this process."""
+
+from palmette.memory.devices import Device
+from palmette.memory.engine_sizes import (
+    CUDA_CONTEXT_BYTES,
+    embedder_lines,
+    policy_kv,
+    policy_lines,
+    process_line,
+    reward_kv,
+    reward_lines,
+)
+from palmette.memory.job import Job
+from palmette.memory.lines import Line
+from palmette.memory.place import Placement
+from palmette.memory.seat import Seat
+
+_REWARD_PART = 4
+"""Where caches may grow as they like, the reward model's is planned to take at most one in so many bytes left."""
+
+
+def run_inside(job: Job, placed: Placement, seats: dict[Device, Seat]) -> None:
+    """Put weights, passes and caches of all roles on their devices; the policy's cache gets what is left."""
+    seats[placed.host].resident.append(process_line(job.policy, job.reward, job.embedder))
+    used = dict.fromkeys(device for device in (placed.policy, placed.reward, placed.embedder) if device is not None)
+    for device in used:
+        if device.kind == "cuda":
+            seats[device].resident.append(
+                Line("CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="this process")
+            )
+    _seat(seats[placed.policy], "generate", policy_lines(job.policy, job.search))
+    if job.reward is not None and placed.reward is not None:
+        _seat(seats[placed.reward], "score", reward_lines(job.reward, job.search))
+    if job.embedder is not None and placed.embedder is not None:
+        _seat(seats[placed.embedder], "embed", embedder_lines(job.embedder, job.search))
+    if job.reward is not None and placed.reward is not None:
+        left = seats[placed.reward].left_bytes(job.inference_share)
+        part = None if left is None else left // _REWARD_PART
+        seats[placed.reward].resident.append(reward_kv(job.reward, job.policy, job.search, part))
+    left = seats[placed.policy].left_bytes(job.inference_share)
+    seats[placed.policy].resident.append(policy_kv(job.policy, job.search, left))
+
+
+def _seat(seat: Seat, phase: str, lines: tuple[list[Line], list[Line]]) -> None:
+    stays, passes = lines
+    seat.resident += stays
+    seat.passing[phase] = passes

@@ -1,0 +1,137 @@
+"""A plan's parts: who holds how many bytes of which device in which phase, and how each number is known."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from palmette.memory.devices import Device
+
+Known = Literal["formula", "predicted", "measured", "declared"]
+"""Counted from shapes; from the real update under fake tensors; from a run; or given by a setting."""
+
+Kind = Literal[
+    "weights", "kv", "gradients", "optimizer", "activations", "logits", "embedder", "reference", "runtime", "margin"
+]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Bytes that one holder has in a phase.
+
+    `least_bytes` is what it cannot do without; None where that is all of it. `note` says what the bytes are made of.
+    """
+
+    holder: str
+    kind: Kind
+    bytes: int
+    known: Known = "formula"
+    least_bytes: int | None = None
+    note: str = ""
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the holder cannot do without."""
+        return self.bytes if self.least_bytes is None else self.least_bytes
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a device holds while one thing is done; `limit_bytes` is what the phase may hold, None for unknown."""
+
+    name: str
+    lines: tuple[Line, ...]
+    share: float
+    limit_bytes: int | None
+
+    @property
+    def bytes(self) -> int:
+        """All lines together."""
+        return sum(line.bytes for line in self.lines)
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the phase cannot do without."""
+        return sum(line.needed_bytes for line in self.lines)
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether what is needed is within the limit."""
+        return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
+
+    @property
+    def largest(self) -> Line:
+        """The line with the most bytes."""
+        return max(self.lines, key=lambda line: line.bytes)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """One device through all phases, with the roles that sit on it."""
+
+    device: Device
+    roles: tuple[str, ...]
+    phases: tuple[Phase, ...]
+
+    @property
+    def peak(self) -> Phase:
+        """The phase that holds the most."""
+        return max(self.phases, key=lambda phase: phase.bytes)
+
+    @property
+    def tightest(self) -> Phase:
+        """The phase that exceeds its limit by the most, or comes closest to it."""
+        return max(self.phases, key=lambda phase: phase.needed_bytes - (phase.limit_bytes or 0))
+
+
+@dataclass(frozen=True)
+class Server:
+    """How one model is served: a start command for each serving engine, in the order that they are started."""
+
+    role: str
+    device: str
+    order: int
+    commands: dict[str, str]
+    fractions: dict[str, float]
+    kv_tokens: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A rule that shaped this plan, with what it decided here."""
+
+    id: str
+    decision: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Devices by phases by lines, the servers to start, the rules that fired, and remarks."""
+
+    mode: str
+    devices: tuple[DevicePlan, ...]
+    servers: tuple[Server, ...] = ()
+    rules: tuple[Fired, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether every phase fits its device."""
+        return all(phase.fits for device in self.devices for phase in device.phases)
+
+    @property
+    def misfits(self) -> list[tuple[DevicePlan, Phase]]:
+        """The phases that do not fit, the worst first."""
+        found = [(device, phase) for device in self.devices for phase in device.phases if not phase.fits]
+        return sorted(found, key=lambda pair: (pair[1].limit_bytes or 0) - pair[1].needed_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that any device holds in any phase."""
+        return max((device.peak.bytes for device in self.devices), default=0)
+
+
+def total(lines: Iterable[Line]) -> int:
+    """Return the bytes of some lines."""
+    return sum(line.bytes for line in lines)

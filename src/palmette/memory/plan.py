@@ -1,0 +1,132 @@
+"""From a job and its devices to who holds what in which phase. Pure: nothing is read, nothing is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from palmette.memory.devices import Device
+from palmette.memory.engine_sizes import CUDA_CONTEXT_BYTES
+from palmette.memory.inside import run_inside
+from palmette.memory.job import Job
+from palmette.memory.lines import DevicePlan, Fired, Line, Phase, Plan, Server, total
+from palmette.memory.place import Placement, place
+from palmette.memory.rules import fire
+from palmette.memory.seat import HEAP_SHARE, MARGIN_SHARE, Seat
+from palmette.memory.served import run_served
+from palmette.memory.servers import ENGINES
+from palmette.memory.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
+
+
+def make_plan(job: Job, devices: Sequence[Device]) -> Plan:
+    """Return the plan; whether it fits is told by its phases.
+
+    Raises ConfigError where a setting names a device that is not there, or parts the embedder from the reward model.
+    """
+    placed = place(job, devices)
+    rules = list(placed.rules)
+    seats = {device: Seat(device) for device in (*devices, placed.host)}
+    if job.update is not None:
+        _bring_optimizer(job, placed, seats)
+    found: list[Server] = []
+    if job.served and placed.policy.kind == "cuda":
+        found = run_served(job, placed, seats, rules)
+        found = _for_both(job, placed, devices, found)
+    else:
+        run_inside(job, placed, seats)
+    rules.append(fire("inference-share", f"a search may take {job.inference_share:.0%} of a device"))
+    if job.update is not None:
+        _update(job, placed, seats, rules)
+        rules.append(fire("training-share", f"an update may take {job.training_share:.0%} of a device"))
+    plans = tuple(
+        DevicePlan(seat.device, placed.roles_on(seat.device), _phases(job, seat))
+        for seat in seats.values()
+        if not seat.is_empty
+    )
+    idle = [device.name for device in devices if seats[device].is_empty]
+    remarks = [f"{', '.join(idle)}: nothing sits there"] if idle and devices else []
+    return Plan(job.mode, plans, tuple(found), tuple(rules), (*remarks, *_remarks(job, found)))
+
+
+def _for_both(job: Job, placed: Placement, devices: Sequence[Device], found: list[Server]) -> list[Server]:
+    """Return the servers with what the other engine's would be told: on a shared device its shares add up otherwise."""
+    for engine in ENGINES:
+        if engine == job.server:
+            continue
+        seats = {device: Seat(device) for device in (*devices, placed.host)}
+        if job.update is not None:
+            _bring_optimizer(job, placed, seats)
+        others = run_served(replace(job, server=engine), placed, seats, [])
+        found = [
+            replace(
+                own,
+                commands={**own.commands, engine: other.commands[engine]},
+                fractions={**own.fractions, engine: other.fractions[engine]},
+                kv_tokens={**own.kv_tokens, engine: other.kv_tokens[engine]},
+            )
+            for own, other in zip(found, others, strict=True)
+        ]
+    return found
+
+
+def _bring_optimizer(job: Job, placed: Placement, seats: dict[Device, Seat]) -> None:
+    """Seat what training keeps between updates: it is there while the policy generates too."""
+    assert job.update is not None
+    lines = [*adapter_line(job.policy, job.update), optimizer_line(job.policy, job.update)]
+    if job.served and placed.policy.kind == "cuda":
+        lines += [
+            Line("learner weights", "weights", job.policy.weight_bytes, note="a copy of its own beside the server's"),
+            Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
+        ]
+    if job.update.reference == "host":
+        seats[placed.host].resident += reference_lines(job.policy, same_device=True)[0]
+    seats[placed.policy].resident += lines
+
+
+def _update(job: Job, placed: Placement, seats: dict[Device, Seat], rules: list[Fired]) -> None:
+    """Add the phase of the update. Before it, caches and passes are given back, and a policy server its weights."""
+    assert job.update is not None
+    sleeping = "policy weights" if job.served and placed.policy.kind == "cuda" else None
+    for seat in seats.values():
+        stays = [line for line in seat.resident if line.kind not in ("kv", "activations")]
+        seat.update_resident += [line for line in stays if line.holder != sleeping]
+    trained = seats[placed.policy].passing
+    trained["update"] = update_lines(job.policy, job.update, job.predicted)
+    if job.update.reference == "host":
+        _, window = reference_lines(job.policy, same_device=placed.policy == placed.host)
+        trained["update"] += window
+        rules.append(fire("reference-on-host", f"{placed.policy.name} trains: the reference is in host memory"))
+
+
+def _phases(job: Job, seat: Seat) -> tuple[Phase, ...]:
+    """Return the device's phases; one in which it holds just what it always holds is told once."""
+    names = ["generate", *(["score"] if job.reward else []), *(["embed"] if job.embedder else [])]
+    shown = [name for name in names if name in seat.passing] or names[:1]
+    phases = []
+    for name in [*shown, *(["update"] if job.update is not None else [])]:
+        stays = seat.update_resident if name == "update" else seat.resident
+        lines = [*stays, *seat.passing.get(name, [])]
+        spare = seat.margin_bytes(total(line for line in stays if line.kind != "kv"), name)
+        if spare:
+            note = f"{MARGIN_SHARE:.0%} of all but caches, {HEAP_SHARE:.0%} of logits freed before"
+            lines.append(Line("margin", "margin", spare, note=note))
+        share = job.training_share if name == "update" else job.inference_share
+        if lines:
+            phases.append(Phase(name, tuple(lines), share, seat.device.limit_bytes(share)))
+    return tuple(phases)
+
+
+def _remarks(job: Job, found: Sequence[Server]) -> list[str]:
+    """Return what a reader should know beside the numbers."""
+    said = []
+    for server in found:
+        tokens, search = server.kv_tokens[job.server], job.search
+        if server.role == "policy" and tokens < search.unshared_tokens:
+            said.append(
+                f"the policy's KV holds {tokens:,} tokens; {search.width} branches that share only the prompt need "
+                f"{search.unshared_tokens:,}, so branches share or wait"
+            )
+    if len(found) > 1:
+        said.append(
+            "start the servers in the order given: SGLang's fraction is of what is free when it starts, and vLLM "
+            "refuses to start where less than its share is free; an embedder is loaded after them"
+        )
+    return said

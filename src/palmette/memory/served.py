@@ -1,0 +1,99 @@
+"""Gathers what a search holds whose models are served: fractions, KV and start commands of each server."""
+
+from palmette.memory.devices import Device
+from palmette.memory.engine_sizes import (
+    CUDA_CONTEXT_BYTES,
+    embedder_lines,
+    kv_note,
+    process_line,
+    reward_kv,
+    reward_lines,
+)
+from palmette.memory.job import Job, Model
+from palmette.memory.lines import Fired, Line, Server, total
+from palmette.memory.place import Placement
+from palmette.memory.rules import fire
+from palmette.memory.seat import Seat
+from palmette.memory.servers import (
+    ENGINES,
+    POLICY_FRACTION,
+    REWARD_FRACTION,
+    REWARD_FRACTION_WITH_EMBEDDER,
+    Static,
+    served_lines,
+    server,
+    small_shares,
+    static_share,
+)
+
+_PHASES = {"policy": "generate", "reward": "score"}
+
+
+def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: list[Fired]) -> list[Server]:
+    """Put servers and the embedder on their devices; return the servers in the order to start them.
+
+    The reward server starts first: on a device of its own that changes nothing, on a shared one the policy's KV then
+    gets all that is left. The embedder is loaded last, into what both have left free.
+    """
+    found: list[Server] = []
+    embedder: list[Line] = []
+    judge = job.reward if placed.reward is not None and placed.reward.kind == "cpu" else None
+    if judge is not None or (placed.embedder is not None and placed.embedder.kind == "cpu"):
+        seats[placed.host].resident.append(process_line(judge, job.embedder))
+    if job.embedder is not None and placed.embedder is not None:
+        embedder, passes = embedder_lines(job.embedder, job.search)
+        seats[placed.embedder].passing["embed"] = passes
+        if placed.embedder.kind == "cuda":
+            note = "the process that searches"
+            embedder.append(Line("embedder CUDA context", "embedder", CUDA_CONTEXT_BYTES, "declared", note=note))
+    if job.reward is not None and placed.reward is not None and placed.reward.kind == "cpu":
+        seat = seats[placed.reward]
+        stays, seat.passing["score"] = reward_lines(job.reward, job.search)
+        seat.resident += [*stays, reward_kv(job.reward, job.policy, job.search, seat.left_bytes(job.inference_share))]
+    elif job.reward is not None and placed.reward is not None:
+        device = placed.reward
+        beside = embedder if placed.embedder == device else []
+        wishes = dict.fromkeys(ENGINES, REWARD_FRACTION_WITH_EMBEDDER if beside else REWARD_FRACTION)
+        if device == placed.policy:
+            wishes = small_shares(job.reward, device, job.search, total(seats[device].resident))
+        static = _static(job, "reward", job.reward, seats[device], beside, wishes)
+        found.append(_seat(job, "reward", job.reward, seats[device], static, 1))
+        if beside and device != placed.policy:
+            fraction = static.fractions[job.server]
+            rules.append(fire("reward-fraction", f"{fraction:.2f} instead of {REWARD_FRACTION:.2f} on {device.name}"))
+    device = placed.policy
+    beside = embedder if placed.embedder == device else []
+    wishes = dict.fromkeys(ENGINES, 1.0 if device == placed.reward else POLICY_FRACTION)
+    static = _static(job, "policy", job.policy, seats[device], beside, wishes)
+    found.append(_seat(job, "policy", job.policy, seats[device], static, len(found) + 1))
+    if placed.embedder is not None:
+        seats[placed.embedder].resident += embedder
+    return found
+
+
+def _static(job: Job, role: str, model: Model, seat: Seat, beside: list[Line], wishes: dict[str, float]) -> Static:
+    """Return a server's fractions: what sits there before it, and what has to find room after it, is left alone."""
+    return static_share(
+        model, seat.device, wishes=wishes, least_kv_bytes=_least_kv(job, role, model),
+        limit_bytes=seat.device.limit_bytes(job.inference_share) or 0,
+        before_bytes=total(seat.resident), after_bytes=total(beside) + seat.passing_bytes(),
+    )  # fmt: skip
+
+
+def _seat(job: Job, role: str, model: Model, seat: Seat, static: Static, order: int) -> Server:
+    """Put a server's lines on its device."""
+    search, least = job.search, _least_kv(job, role, model)
+    held = max(least, static.kv_bytes[job.server])
+    kv = Line(f"{role} KV", "kv", held, least_bytes=least, note=kv_note(held // model.kv_token_bytes, search))
+    seat.resident += served_lines(role, model, seat.device, kv)
+    seat.passing[_PHASES[role]] = []
+    return server(role, model, seat.device, static, order, search)
+
+
+def _least_kv(job: Job, role: str, model: Model) -> int:
+    """Return the bytes of KV that a server cannot do without."""
+    search = job.search
+    wide = search.kv_holds == "width" and role == "policy"
+    if role == "policy" and search.kv_budget_bytes is not None:
+        return search.kv_budget_bytes
+    return (search.unshared_tokens if wide else search.path_tokens) * model.kv_token_bytes

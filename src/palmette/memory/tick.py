@@ -1,0 +1,30 @@
+"""How much one tick computes at the most: the engine keeps to it, the plan counts with it."""
+
+POOL_FIRST_BYTES = 64 * 2**20
+"""What a KV pool without a budget begins with; it doubles when it is full."""
+
+PREFILL_TOKENS = 2048
+"""The most tokens of a tick that are not the next of a running row."""
+
+DRAWN_LOGITS = 2**22
+"""Logits in one draw: what drawing needs beside them stays under 100 MiB whatever the vocabulary."""
+
+SCORED_LOGITS = 2**24
+"""Logits of one tick of a scorer that reads all of them, so that a large vocabulary takes more ticks, not more memory.
+With 49,152 tokens: 341 of them a tick, 64 MiB; a whole tick of 2,560 would take 480."""
+
+GATHERED_SLOTS = 4096
+"""The most KV slots that attention gathers at once, so that the copy is still in the core's cache when it is read."""
+
+
+def scored_tokens(vocabulary: int) -> int:
+    """Return how many tokens a tick may read the logits of."""
+    return max(1, min(PREFILL_TOKENS, SCORED_LOGITS // vocabulary))
+
+
+def pool_tokens(needed_tokens: int, token_bytes: int) -> int:
+    """Return the size to which a pool without a budget has grown when it holds this many tokens."""
+    size = -(-POOL_FIRST_BYTES // token_bytes)
+    while size < needed_tokens:
+        size *= 2
+    return size

@@ -1,0 +1,117 @@
+"""A run's config turned into the job that the planner sizes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
+from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.memory.advice import refusal
+from palmette.memory.detect import detect_devices
+from palmette.memory.devices import Device, parse_devices
+from palmette.memory.find import adapter_bytes, find_shape
+from palmette.memory.job import Job, Model, SearchNeeds, UpdateNeeds
+from palmette.memory.lines import Plan
+from palmette.memory.plan import make_plan
+from palmette.units import parse_bytes
+
+
+def devices_of(config: Config) -> tuple[Device, ...]:
+    """Return the devices that the config declares, or those of this machine."""
+    return detect_devices() if config.memory.devices is None else parse_devices(config.memory.devices)
+
+
+def job_of(config: Config, *, train: bool = False, served: bool = True, server: str = "sglang") -> Job:
+    """Return what a search with this config, or training by it, asks of memory.
+
+    A served model is planned in the dtype its weights were published in unless the config says otherwise. Raises
+    ConfigError or BackendError for a model whose shape is not known.
+    """
+    settings, memory = config.search, config.memory
+    search = SearchNeeds(
+        width=settings.width,
+        questions=min(settings.questions_in_flight, config.task.questions),
+        prompt_tokens=memory.prompt_tokens,
+        step_tokens=min(settings.step_tokens, settings.total_tokens),
+        total_tokens=settings.total_tokens,
+        depth=settings.depth,
+        policy_rows=config.policy.batch_rows,
+        reward_rows=config.reward.batch_rows,
+        embed_rows=config.embedder.batch_rows,
+        samples=config.policy.temperature > 0,
+        by_likelihood=config.reward.score == "likelihood",
+        kv_budget_bytes=_bytes(settings.kv_budget),
+        reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
+        kv_holds=memory.kv_holds,
+    )
+    return Job(
+        policy=_model(config.policy, served),
+        reward=None if config.reward.model is None else _model(config.reward, served),
+        embedder=_embedder(config) if settings.groups_steps else None,
+        search=search,
+        update=_update(config) if train else None,
+        inference_share=memory.inference_share,
+        training_share=memory.training_share,
+        any_embed_device=memory.any_embed_device,
+        served=served,
+        server="vllm" if server == "vllm" else "sglang",
+    )
+
+
+def plan_run(
+    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+) -> tuple[Job, Plan]:
+    """Return the plan of a run on its devices: by servers where they are GPUs, inside one process on a CPU.
+
+    `predicted` bytes of an update, by the kind of their line, take the place of formulas.
+    """
+    devices = devices_of(config)
+    served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
+    job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
+    return job, make_plan(job, devices)
+
+
+def refuse_what_cannot_fit(config: Config) -> None:
+    """Raise BudgetError where a search inside this process cannot fit; say nothing of a model of unknown shape."""
+    devices = devices_of(config)
+    try:
+        # A search runs where it is told: an embedder away from the reward model is no reason to refuse.
+        job = replace(job_of(config, served=False), any_embed_device=True)
+        plan = make_plan(job, devices)
+    except (ConfigError, BackendError):
+        return  # Whoever loads the model has the better words for what is wrong with it.
+    if not plan.fits:
+        raise BudgetError(refusal(job, devices, plan))
+
+
+def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
+    assert settings.model is not None
+    shape = find_shape(settings.model)
+    dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
+    return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter))
+
+
+def _embedder(config: Config) -> Model:
+    settings = config.embedder
+    return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
+
+
+def _update(config: Config) -> UpdateNeeds:
+    train = config.train
+    return UpdateNeeds(
+        method=train.method,
+        lora_rank=train.lora_rank,
+        lora_targets=LORA_TARGETS if train.lora_targets == "all" else tuple(train.lora_targets.split(",")),
+        optimizer_dtype=train.optimizer_dtype,
+        questions=train.questions,
+        group_size=train.group_size,
+        prompt_tokens=config.memory.prompt_tokens,
+        response_tokens=train.response_tokens,
+        micro_batch_tokens=train.micro_batch_tokens,
+        checkpointing=train.gradient_checkpointing,
+        logits=train.logits,
+        reference=train.reference,
+    )
+
+
+def _bytes(amount: str | int | None) -> int | None:
+    return None if amount is None else parse_bytes(amount)

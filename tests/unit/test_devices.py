@@ -1,0 +1,83 @@
+"""Devices, declared and detected."""
+
+from pathlib import Path
+
+import pytest
+
+from palmette.errors import ConfigError
+from palmette.memory.detect import detect_host
+from palmette.memory.devices import Device, host_of, parse_devices
+
+GIB = 2**30
+
+
+def test_devices_are_read_as_people_write_them() -> None:
+    assert parse_devices("2x24GiB") == (Device("cuda:0", "cuda", 24 * GIB), Device("cuda:1", "cuda", 24 * GIB))
+    assert parse_devices("80GiB, 1X24 GiB") == (Device("cuda:0", "cuda", 80 * GIB), Device("cuda:1", "cuda", 24 * GIB))
+    assert parse_devices("cpu:24GiB") == (Device("cpu", "cpu", 24 * GIB),)
+    assert [device.name for device in parse_devices("cpu:64GiB,2x24GiB")] == ["cuda:0", "cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "two", "0x24GiB", "2x", "gpu:24GiB", "2x24XiB", "x24GiB", "9999999x1GiB", "24GiB,,"]
+)
+def test_devices_that_cannot_be_read_are_an_error_that_shows_how(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: write them like '2x24GiB', '1x80GiB' or 'cpu:24GiB'"):
+        parse_devices(text)
+
+
+def test_a_device_of_nothing_and_a_second_cpu_are_errors() -> None:
+    with pytest.raises(ConfigError, match="a device of no bytes"):
+        parse_devices("2x0")
+    with pytest.raises(ConfigError, match="there is one cpu"):
+        parse_devices("cpu:1GiB,cpu:2GiB")
+
+
+def test_a_limit_is_a_share_of_all_and_never_more_than_what_is_free() -> None:
+    assert Device("cpu", "cpu", 1000).limit_bytes(0.95) == 950
+    assert Device("cpu", "cpu", 1000, free_bytes=700).limit_bytes(0.95) == 700
+    assert Device("cpu", "cpu", None).limit_bytes(0.95) is None
+
+
+def test_gpus_declared_alone_have_a_host_of_unknown_size() -> None:
+    assert host_of(parse_devices("2x24GiB")).total_bytes is None
+    assert host_of(parse_devices("2x24GiB,cpu:64GiB")).total_bytes == 64 * GIB
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_host_is_what_the_kernel_tells(tmp_path: Path) -> None:
+    write(
+        tmp_path / "proc/meminfo",
+        "MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    600 kB\nHugePages_Total: 0\n",
+    )
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 1000 * 1024, 600 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cached"),
+    [
+        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "inactive_file"),
+        (
+            "sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes",
+            "total_active_file",
+        ),
+    ],
+)
+def test_a_smaller_limit_of_a_control_group_counts(tmp_path: Path, limit: str, used: str, cached: str) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
+    write(tmp_path / limit, "307200\n")
+    write(tmp_path / used, "102400\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 204_800)
+    write((tmp_path / limit).parent / "memory.stat", f"anon 7\n{cached} 92400\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 297_200)  # A page cache can be dropped.
+    write(tmp_path / limit, "max\n")
+    assert detect_host(tmp_path).total_bytes == 1000 * 1024
+
+
+def test_a_host_that_tells_nothing_has_no_known_size(tmp_path: Path) -> None:
+    assert detect_host(tmp_path).total_bytes is None

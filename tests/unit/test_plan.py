@@ -1,0 +1,265 @@
+"""Plans: placement, fractions, lines worked out by hand, and refusals whose advice holds."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palmette.config import load_config
+from palmette.errors import BudgetError, ConfigError
+from palmette.memory.advice import refusal, settings_that_fit
+from palmette.memory.devices import parse_devices
+from palmette.memory.lines import Line, Plan
+from palmette.memory.plan import make_plan
+from palmette.memory.rules import RULES
+from palmette.planning import job_of, plan_run, refuse_what_cannot_fit
+
+GIB = 2**30
+ETS: dict[str, Any] = {
+    "policy.model": "peiyi9979/mistral-7b-sft",
+    "reward.model": "peiyi9979/math-shepherd-mistral-7b-prm",
+    "embedder.model": "math-similarity/Bert-MLM_arXiv-MP-class_zbMath",
+    "search.strategy": "ets",
+    "search.width": 64,
+}
+
+
+def planned(devices: str, *, train: bool = False, server: str = "sglang", **settings: Any) -> Plan:
+    dotted = {key.replace("__", "."): value for key, value in settings.items()}
+    return plan_run(load_config(None, {**ETS, "memory.devices": devices, **dotted}), train=train, server=server)[1]
+
+
+def roles(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {device.device.name: device.roles for device in plan.devices}
+
+
+def lines(plan: Plan, device: int = 0, phase: int = 0) -> dict[str, Line]:
+    return {line.holder: line for line in plan.devices[device].phases[phase].lines}
+
+
+def fractions(plan: Plan, flag: str) -> dict[str, str]:
+    return {
+        server.role: found[1]
+        for server in plan.servers
+        for command in server.commands.values()
+        if (found := re.search(rf"{flag} ([\d.]+)", command))
+    }
+
+
+@pytest.mark.parametrize("devices", ["2x24GiB", "2x80GiB"])
+def test_the_layout_of_ets_comes_out_as_its_authors_run_it(devices: str) -> None:
+    plan = planned(devices)
+    assert plan.fits
+    assert roles(plan) == {"cuda:0": ("policy",), "cuda:1": ("reward", "embedder")}
+    assert fractions(plan, "--mem-fraction-static") == {"policy": "0.90", "reward": "0.85"}
+    assert fractions(plan, "--gpu-memory-utilization") == {"policy": "0.90", "reward": "0.85"}
+    assert {rule.id for rule in plan.rules} >= {"policy-alone", "embedder-with-reward", "reward-fraction"}
+
+
+@pytest.mark.parametrize("devices", ["2x24GiB", "2x80GiB"])
+def test_without_a_diversity_term_there_is_no_embedder_and_no_lower_fraction(devices: str) -> None:
+    plan = planned(devices, search__lambda_diversity=0.0)
+    assert roles(plan) == {"cuda:0": ("policy",), "cuda:1": ("reward",)}
+    assert fractions(plan, "--mem-fraction-static") == {"policy": "0.90", "reward": "0.90"}
+    assert not any(line.kind == "embedder" for device in plan.devices for line in device.phases[0].lines)
+    assert "no-embedder" in {rule.id for rule in plan.rules}
+
+
+def test_a_larger_embedder_lowers_the_reward_fraction_further() -> None:
+    plan = planned("2x24GiB", embedder__model="BAAI/bge-m3", embedder__batch_rows=256)
+    assert float(fractions(plan, "--mem-fraction-static")["reward"]) < 0.85
+    assert plan.fits
+
+
+def test_what_two_fractions_leave_for_kv_is_worked_out_by_each_servers_own_rule() -> None:
+    plan = planned("2x80GiB", search__lambda_diversity=0.0)
+    policy = next(server for server in plan.servers if server.role == "policy")
+    weights, context = 7_241_732_096 * 2, 450 * 2**20
+    passes = lines(plan)["policy activations"].bytes
+    assert policy.kv_tokens["sglang"] == (int(0.9 * (80 * GIB - context)) - weights) // 131_072
+    assert policy.kv_tokens["vllm"] == (int(0.9 * 80 * GIB) - weights - context - passes) // 131_072
+    assert lines(plan)["policy KV"].bytes // 131_072 == policy.kv_tokens["sglang"]
+
+
+def test_every_planned_server_stays_within_its_devices_share() -> None:
+    for devices in ("2x20GiB", "2x24GiB", "2x48GiB", "1x48GiB", "1x80GiB", "4x24GiB"):
+        for server in ("sglang", "vllm"):
+            plan = planned(devices, server=server)
+            assert plan.fits
+            for device in plan.devices:
+                assert device.peak.limit_bytes is not None
+                assert device.peak.bytes <= device.peak.limit_bytes == int((device.device.total_bytes or 0) * 0.95)
+
+
+def test_on_one_device_all_roles_share_and_the_reward_server_starts_first() -> None:
+    plan = planned("1x80GiB")
+    assert roles(plan) == {"cuda:0": ("policy", "reward", "embedder")}
+    assert [phase.name for phase in plan.devices[0].phases] == ["generate", "score", "embed"]
+    assert [server.role for server in plan.servers] == ["reward", "policy"]
+    assert "share-by-phase" in {rule.id for rule in plan.rules}
+    shares = [float(found) for found in fractions(plan, "--gpu-memory-utilization").values()]
+    assert sum(shares) < 0.95
+    assert set(lines(plan, phase=2)) - set(lines(plan, phase=0)) == {"embedder activations"}
+
+
+def test_inside_one_process_activations_of_two_roles_are_never_added() -> None:
+    plan = plan_run(load_config(None, {"search.strategy": "rebase", "memory.devices": "cpu:24GiB"}))[1]
+    assert [phase.name for phase in plan.devices[0].phases] == ["generate", "score"]
+    generate, score = (set(lines(plan, phase=phase)) for phase in range(2))
+    assert generate ^ score == {"policy activations", "policy logits", "reward activations", "reward logits"}
+
+
+def test_an_embedder_away_from_the_reward_model_is_an_error_that_names_the_right_device() -> None:
+    with pytest.raises(ConfigError, match=r"embedder.device cuda:0 is not the reward model's device: set .* to cuda:1"):
+        planned("2x24GiB", embedder__device="cuda:0")
+    with pytest.raises(ConfigError, match="set embedder.device to cuda:0"):
+        planned("2x24GiB", embedder__device="cuda:1", reward__device="cuda:0")
+    kept = planned("2x80GiB", embedder__device="cuda:0", memory__any_embed_device=True)
+    assert roles(kept) == {"cuda:0": ("policy", "embedder"), "cuda:1": ("reward",)}
+    assert roles(planned("2x24GiB", embedder__device="cuda:1"))["cuda:1"] == ("reward", "embedder")
+
+
+def test_settings_that_name_devices_are_followed() -> None:
+    assert roles(planned("2x24GiB", policy__device="cuda:1"))["cuda:0"] == ("reward", "embedder")
+    assert roles(planned("2x24GiB", reward__device="cuda:0"))["cuda:1"] == ("policy",)
+    with pytest.raises(ConfigError, match="policy.device is cuda:2, and there is no such device: set policy.device to"):
+        planned("2x24GiB", policy__device="cuda:2")
+
+
+def test_devices_that_nothing_sits_on_are_named() -> None:
+    assert "cuda:2, cuda:3: nothing sits there" in planned("4x24GiB").remarks
+
+
+def test_a_search_on_a_cpu_is_counted_line_by_line() -> None:
+    settings = {"search.strategy": "ets", "search.kv_budget": "64MiB", "reward.kv_budget": "32MiB", "search.width": 4}
+    config = load_config(None, {**settings, "memory.devices": "cpu:24GiB", "search.lambda_diversity": 0.0})
+    found = lines(plan_run(config)[1])
+    assert found["policy weights"].bytes == found["reward weights"].bytes == 1_208_576 * 4
+    token = 2 * 6 * 4 * 32 * 4
+    assert found["policy KV"].bytes == 64 * 2**20 // token * token
+    assert found["reward KV"].bytes == 32 * 2**20 // token * token
+    assert {found["policy KV"].known, found["reward KV"].known} == {"declared"}
+    rows = 16 * 4
+    assert found["policy logits"].bytes == rows * 21 * 4 + rows * 21 * 28
+    assert found["margin"].bytes >= 0.03 * found["process"].bytes
+
+
+def test_a_cache_without_a_budget_is_planned_to_grow_into_what_is_left_but_asks_for_one_path_only() -> None:
+    settings = {"policy.model": "smollm2-135m", "search.width": 256, "task.name": "rg:chain_sum"}
+    small, large = (
+        lines(plan_run(load_config(None, {**settings, "memory.devices": devices}))[1])["policy KV"]
+        for devices in ("cpu:4GiB", "cpu:2000GiB")
+    )
+    assert small.needed_bytes == large.needed_bytes == 64 * 2**20 // 46_080 * 46_080 + 46_080
+    assert small.bytes < 4 * GIB < large.bytes
+
+
+def test_full_training_holds_gradients_and_two_moments_of_every_parameter() -> None:
+    settings = {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB", "train.logits": "plain"}
+    plan = plan_run(load_config(None, settings), train=True)[1]
+    update = next(phase for phase in plan.devices[0].phases if phase.name == "update")
+    found = {line.holder: line.bytes for line in update.lines}
+    assert found["policy weights"] == found["gradients"] == 134_515_008 * 4
+    assert found["optimizer state"] == 2 * 134_515_008 * 4
+    assert found["logits"] == 4 * 4096 * 49_152 * 4
+    assert (update.share, "policy KV" in found) == (0.90, False)
+    assert "optimizer state" in lines(plan)
+
+
+def test_lora_trains_few_parameters_and_chunks_bound_the_logits() -> None:
+    settings = {
+        "policy.model": "smollm2-135m",
+        "memory.devices": "cpu:24GiB",
+        "train.method": "lora",
+        "train.lora_rank": 8,
+    }
+    plan = plan_run(load_config(None, settings), train=True)[1]
+    update = {line.holder: line.bytes for line in plan.devices[0].phases[-1].lines}
+    count = 30 * 8 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
+    assert update["LoRA weights"] == update["gradients"] == count * 4
+    assert update["optimizer state"] == 2 * count * 4
+    assert update["logits"] == 2 * (24 * 2**20 // (49_152 * 4)) * 49_152 * 4
+
+
+def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> None:
+    plan = planned("2x80GiB,cpu:128GiB", train=True, train__reference="host", train__method="lora")
+    host = next(device for device in plan.devices if device.device.name == "cpu")
+    assert [line.holder for line in host.phases[0].lines if line.kind == "reference"] == ["reference weights"]
+    on_gpu = [line for line in plan.devices[0].phases[-1].lines if line.kind == "reference"]
+    assert [line.holder for line in on_gpu] == ["reference layers"]
+    rollout, update = lines(plan), {line.holder for line in plan.devices[0].phases[-1].lines}
+    assert {"policy weights", "learner weights"} <= set(rollout)
+    assert "learner weights" in update and "policy weights" not in update
+    assert on_gpu[0].bytes < host.phases[0].lines[0].bytes / 10
+    assert "reference-on-host" in {rule.id for rule in plan.rules}
+
+
+def test_predicted_lines_take_the_place_of_formulas_and_say_so() -> None:
+    config = load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB"})
+    job = replace(job_of(config, train=True, served=False), predicted={"activations": 12_345})
+    plan = make_plan(job, parse_devices("cpu:24GiB"))
+    line = next(line for line in plan.devices[0].phases[-1].lines if line.kind == "activations")
+    assert (line.bytes, line.known) == (12_345, "predicted")
+
+
+REFUSED: list[tuple[str, bool, dict[str, Any]]] = [
+    ("2x24GiB", False, {"memory.kv_holds": "width", "search.width": 256}),
+    ("1x24GiB", False, {}),
+    ("2x24GiB", True, {}),
+    ("2x80GiB", True, {"train.micro_batch_tokens": 300_000, "train.method": "lora", "train.questions": 512}),
+    ("1x10GiB,1x24GiB", False, {"reward.model": "Qwen/Qwen2.5-1.5B", "reward.score": "likelihood"}),
+    ("2x24GiB", False, {"policy.dtype": "float32"}),
+    ("cpu:4GiB", False, {"policy.model": "smollm2-135m", "reward.model": "seedling-prm", "search.kv_budget": "8GiB"}),
+]
+
+
+@pytest.mark.parametrize(("devices", "train", "settings"), REFUSED)
+def test_a_refusal_names_numbers_and_every_setting_it_advises_fits(
+    devices: str, train: bool, settings: dict[str, Any]
+) -> None:
+    config = load_config(None, {**ETS, **settings, "memory.devices": devices})
+    job, plan = plan_run(config, train=train)
+    assert not plan.fits
+    said = refusal(job, parse_devices(devices), plan)
+    assert re.match(r"(search|an update|a rollout) needs [\d.]+ GiB of \S+, budget is [\d.]+ GiB \(9\d% of", said)
+    advice = list(settings_that_fit(job, parse_devices(devices)))
+    assert advice
+    for setting in advice:
+        assert plan_run(_advised(config, setting), train=train)[1].fits, setting
+
+
+def _advised(config: Any, setting: str) -> Any:
+    values = config.model_dump(mode="json", exclude_unset=True)
+    values.setdefault("train", {})
+    for part in setting.split(" with "):
+        names, value = part.rsplit(" ", 1)
+        for name in names.split(" and "):
+            table, _, key = {"width": "search.width", "devices": "memory.devices"}.get(name, name).partition(".")
+            values.setdefault(table, {})[key] = {"true": True}.get(
+                value, int(value) if value.isdecimal() else value.strip('"')
+            )
+    return type(config).model_validate(values)
+
+
+def test_the_width_that_is_advised_is_the_largest_that_fits() -> None:
+    plan_at = lambda width: planned("2x24GiB", memory__kv_holds="width", search__width=width).fits  # noqa: E731
+    config = load_config(None, {**ETS, "memory.devices": "2x24GiB", "memory.kv_holds": "width", "search.width": 256})
+    advice = next(iter(settings_that_fit(plan_run(config)[0], parse_devices("2x24GiB"))))
+    width = int(advice.removeprefix("width "))
+    assert plan_at(width) and not plan_at(width + 1)
+
+
+def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
+    refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:2GiB"}))
+    with pytest.raises(BudgetError, match="search needs 0.7 GiB of cpu, budget is 0.2 GiB"):
+        refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:256MiB"}))
+
+
+def test_a_model_of_unknown_shape_is_left_to_whoever_loads_it() -> None:
+    refuse_what_cannot_fit(load_config(None, {"policy.model": "some/model", "memory.devices": "cpu:1MiB"}))
+
+
+def test_every_rule_that_fires_has_a_reason_and_a_source() -> None:
+    for id, rule in RULES.items():
+        assert id and rule.reason and rule.source

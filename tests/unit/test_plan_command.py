@@ -1,0 +1,135 @@
+"""`palmette plan` as a command: what it prints, how it fails, what it does not import."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ETS = [
+    "--policy", "peiyi9979/mistral-7b-sft", "--reward", "peiyi9979/math-shepherd-mistral-7b-prm",
+    "--embedder", "math-similarity/Bert-MLM_arXiv-MP-class_zbMath", "--strategy", "ets", "--width", "64",
+]  # fmt: skip
+
+
+def plan(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "palmette", "plan", *arguments], cwd=cwd, capture_output=True, text=True, check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+def values(*arguments: str) -> dict[str, Any]:
+    done = plan(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_command_prints_the_layout_of_ets() -> None:
+    done = plan(*ETS, "--devices", "2x24GiB")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"cuda:0 \(24.0 GiB\): policy\. Peak", done.stdout)
+    assert re.search(r"cuda:1 \(24.0 GiB\): reward, embedder\. Peak", done.stdout)
+    assert "math-shepherd-mistral-7b-prm --port 30020" in done.stdout
+    assert done.stdout.count("--mem-fraction-static 0.85") == 1
+    assert done.stdout.count("--mem-fraction-static 0.90") == 1
+    assert "policy-alone: policy on cuda:0, reward on cuda:1, because" in done.stdout
+
+
+def test_with_the_diversity_weight_zero_it_prints_090_twice_and_no_embedder() -> None:
+    done = plan(*ETS, "--devices", "2x80GiB", "--set", "search.lambda_diversity=0")
+    assert done.stdout.count("--mem-fraction-static 0.90") == 2
+    assert "embedder weights" not in done.stdout
+
+
+def test_machines_get_bytes() -> None:
+    found = values(*ETS, "--devices", "2x24GiB", "--server", "vllm")
+    assert [device["roles"] for device in found["devices"]] == [["policy"], ["reward", "embedder"]]
+    first = found["devices"][0]["phases"][0]
+    assert first["bytes"] == sum(line["bytes"] for line in first["lines"])
+    assert {line["holder"]: line["bytes"] for line in first["lines"]}["policy weights"] == 7_241_732_096 * 2
+    assert found["fits"] is True and found["servers"][0]["order"] == 1
+
+
+def test_what_does_not_fit_is_refused_in_one_line_with_exit_code_3() -> None:
+    done = plan(*ETS, "--devices", "1x24GiB")
+    said = [line for line in done.stderr.splitlines() if line.startswith("palmette: ")]
+    assert (done.returncode, len(said)) == (3, 1)
+    assert re.search(r"search needs [\d.]+ GiB of cuda:0, budget is 22.8 GiB \(95% of 24.0 GiB\): ", said[0])
+    assert 'Fits: devices "1x' in said[0]
+
+
+def test_an_embedder_in_the_wrong_place_is_an_error_until_it_is_wanted() -> None:
+    done = plan(*ETS, "--devices", "2x80GiB", "--embed_device", "0")
+    assert done.returncode == 2
+    assert "set embedder.device to cuda:1" in done.stderr
+    assert plan(*ETS, "--devices", "2x80GiB", "--embed_device", "0", "--any-embed-device").returncode == 0
+
+
+def test_a_parameter_file_of_the_original_release_is_planned(tmp_path: Path) -> None:
+    (tmp_path / "ets.yaml").write_text("width: 256\nlambdac: 1\nlambdas: 0\nmax_tokens: 2048\n")
+    done = plan(
+        "--ets-config", "ets.yaml", "--policy", "Qwen/Qwen2.5-7B", "--reward", "Qwen/Qwen2.5-Math-PRM-7B",
+        "--devices", "2x24GiB", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--context-length 2304" in done.stdout
+    assert "unshared, width 256" in done.stdout
+
+
+def test_the_machine_at_hand_is_planned_without_being_told() -> None:
+    found = values("--train", "--set", "train.method=lora")
+    assert found["devices"][-1]["device"] == "cpu"
+    assert found["devices"][-1]["total_bytes"] > 0
+
+
+def test_a_page_shows_every_line_and_lets_no_name_run(tmp_path: Path) -> None:
+    model = tmp_path / "<script>alert(1)</script>"
+    model.mkdir(parents=True)
+    text = (Path(__file__).parents[2] / "src/palmette/zoo/seedling/config.json").read_text()
+    (model / "config.json").write_text(text)
+    page = tmp_path / "plan.html"
+    assert plan("--policy", str(model), "--devices", "1x24GiB", "--html", str(page)).returncode == 0
+    written = page.read_text()
+    assert "<script" not in written
+    assert "&lt;script&gt;" in written
+    assert "default-src 'none'" in written
+    assert "policy weights" in written and "<svg" in written
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    for arguments, said in (
+        (["--devices", "two"], "write them like '2x24GiB'"),
+        (["--policy", "nobody/nothing", "--devices", "1x24GiB"], "is not known"),
+        (["--server", "tgi"], "choose sglang or vllm"),
+        (["--html", "/nowhere/at/all.html"], "cannot write the plan's page"),
+    ):
+        done = plan(*arguments)
+        assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_planning_imports_no_model_library() -> None:
+    code = (
+        "import sys; sys.argv = ['palmette', 'plan', '--devices', '2x24GiB', '--train']\n"
+        "from palmette.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'sentence_transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_search_that_cannot_fit_stops_before_a_weight_is_read(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "palmette", "search", "--out", "run", "--set",
+         "memory.devices=cpu:128MiB"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "search needs" in done.stderr
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+    assert not (tmp_path / "run").exists()

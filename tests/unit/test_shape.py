@@ -1,0 +1,117 @@
+"""Parameter counts against the counts that the models' publishers state, and against files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palmette.errors import BackendError, ConfigError
+from palmette.memory.find import adapter_bytes, find_shape
+from palmette.memory.known import known_configs
+from palmette.memory.shape import read_shape
+from palmette.zoo.catalog import ENTRIES
+from palmette.zoo.header import read_header
+
+PUBLISHED = {
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Llama-3.3-70B-Instruct": 70_553_706_496,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-3B": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B": 14_770_033_664,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "Qwen/Qwen2.5-72B": 72_706_203_648,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "google/gemma-2-2b": 2_614_341_888,
+    "google/gemma-2-9b-it": 9_241_705_984,
+    "google/gemma-2-27b": 27_227_128_320,
+    "google/gemma-3-1b-it": 999_885_952,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "microsoft/phi-4": 14_659_507_200,
+    "HuggingFaceTB/SmolLM2-360M": 361_821_120,
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
+    "smollm2-135m": 134_515_008,
+    "google-bert/bert-base-uncased": 109_482_240,
+    "sentence-transformers/all-mpnet-base-v2": 109_486_464,
+    "BAAI/bge-large-en-v1.5": 335_141_888,
+    "BAAI/bge-m3": 567_754_752,
+    "sentence-transformers/all-MiniLM-L6-v2": 22_713_216,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
+def test_a_known_model_has_the_parameters_its_publisher_states(name: str, parameters: int) -> None:
+    assert find_shape(name).parameters == parameters
+
+
+@pytest.mark.parametrize("name", ["seedling", "seedling-ripe", "seedling-prm", "minilm"])
+def test_the_count_from_a_config_is_the_count_in_the_weight_file(name: str) -> None:
+    weights = ENTRIES[name].weights_path()
+    if weights is None:
+        pytest.skip(f"{name} is not installed")
+    assert find_shape(name).parameters == read_header(weights).parameters
+
+
+def test_the_kv_of_a_token_is_two_vectors_for_each_key_head_of_each_layer() -> None:
+    assert find_shape("mistralai/Mistral-7B-v0.1").kv_bytes_per_token("bfloat16") == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert find_shape("smollm2-135m").kv_bytes_per_token("float32") == 2 * 30 * 3 * 64 * 4 == 46_080
+    assert find_shape("EleutherAI/llemma_7b").kv_bytes_per_token("float16") == 524_288
+
+
+def test_lora_counts_two_thin_matrices_for_each_target() -> None:
+    shape = find_shape("smollm2-135m")
+    assert shape.lora_parameters(8, ("q_proj",)) == 30 * 8 * (576 + 576)
+    assert shape.lora_parameters(8, ("k_proj", "down_proj")) == 30 * 8 * ((576 + 192) + (1536 + 576))
+    assert shape.lora_parameters(1) == 30 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
+
+
+def test_process_reward_models_count_their_own_heads() -> None:
+    body = find_shape("Qwen/Qwen2.5-Math-7B").parameters - 152_064 * 3584
+    assert find_shape("Qwen/Qwen2.5-Math-PRM-7B").parameters == body + 3584 * 3584 + 3584 + 3584 * 2 + 2
+    assert find_shape("Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B").parameters == body + 3584 + 1
+
+
+def test_every_known_model_can_be_sized() -> None:
+    assert len(known_configs()) >= 100
+    for name in known_configs():
+        shape = find_shape(name)
+        assert shape.weight_bytes("bfloat16") > 0 and shape.kv_bytes_per_token("bfloat16") > 0
+
+
+def test_a_hub_name_is_found_whatever_its_case_and_by_its_last_part() -> None:
+    assert find_shape("qwen/QWEN2.5-7b").parameters == find_shape("Qwen2.5-7B").parameters
+
+
+def test_a_folder_wins_and_is_read_from_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        (Path(ENTRIES["seedling"].weights_path() or "").parent / "config.json").read_text()
+    )
+    assert find_shape(str(tmp_path)).parameters == find_shape("seedling").parameters
+
+
+def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'Qwen/Qwen2.5-7C' is not known.*Did you mean 'qwen/qwen2.5-7b'"):
+        find_shape("Qwen/Qwen2.5-7C")
+    with pytest.raises(BackendError, match="its model_type is 'mamba', and sizes are known for llama"):
+        read_shape("x", {"model_type": "mamba"})
+    with pytest.raises(BackendError, match="has no usable 'num_hidden_layers'"):
+        read_shape("x", {"model_type": "llama", "hidden_size": 8, "vocab_size": 8})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 0}))
+    with pytest.raises(BackendError, match="has no usable 'hidden_size'"):
+        find_shape(str(tmp_path))
+
+
+def test_an_adapter_weighs_what_its_file_weighs(tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"x" * 77)
+    assert (adapter_bytes(str(tmp_path)), adapter_bytes(None), adapter_bytes(str(tmp_path / "none"))) == (77, 0, 0)
