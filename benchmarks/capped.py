@@ -23,8 +23,8 @@ from palmette.units import format_bytes
 SMOLLM2 = {
     "policy": {"model": "smollm2-135m"},
     "reward": {"model": "smollm2-135m", "score": "likelihood"},
-    "task": {"name": "rg:chain_sum", "questions": 4},
-    "search": {"strategy": "rebase", "width": 32, "step_tokens": 24, "total_tokens": 72, "questions_in_flight": 4},
+    "task": {"name": "rg:chain_sum", "questions": 2},
+    "search": {"strategy": "rebase", "width": 32, "step_tokens": 12, "total_tokens": 24},
 }
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     named = sys.argv[2:3] if sys.argv[2:3] and sys.argv[2].endswith(".yaml") else []
     config = load_config(Path(named[0])) if named else check_config(SMOLLM2, {}, "benchmark")
-    shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.75, 0.5, 0.35, 0.25]
+    shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.5, 0.3]
     taken = in_a_fork(folder / "free", config, None)
     assert taken is not None
     print("| memory beside the models | rungs | seconds | same trees and answers |\n|---:|---|---:|---|")

@@ -45,8 +45,7 @@ def measured(model: str) -> list[tuple[str, int, float]]:
     rows.append(("peak of the rollout", peak_bytes() or 0, time.monotonic() - begun))
     rows.append(("after the rollout", resident_bytes(), 0.0))
     for part in (parts.backend, parts.scorer):
-        if hasattr(part, "give_up_cache"):
-            part.give_up_cache()
+        getattr(part, "give_up_cache", bool)()
     rows.append(("KV caches dropped", resident_bytes(), 0.0))
     rows.append(("... and reclaimed", *_reclaimed()))
     del parts, part

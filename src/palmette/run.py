@@ -16,6 +16,8 @@ from palmette.backends.backend import Backend
 from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings, check_config
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
+from palmette.memory.device_limit import hold_to
+from palmette.memory.fractions import share_of
 from palmette.memory.meter import Meter
 from palmette.planning import refuse_what_cannot_fit
 from palmette.score.embedder import Embedder
@@ -191,7 +193,7 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
     recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
     with ExitStack() as stack:
         device = str(getattr(backend, "device", "cpu"))
-        if device.startswith("cuda"):
+        if hold_to(device, share_of("inference")):
             meter = stack.enter_context(Meter(device, sample_seconds=config.memory.sample_seconds))
         stack.enter_context(meter.recording(log.write))
         watch = Watch(meter, config.memory, backend, scorer)

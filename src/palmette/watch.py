@@ -38,9 +38,8 @@ class Watch:
         self._settings = settings
         self._planned_bytes = planned_bytes
         self._limit_bytes = limit_bytes
-        self._caches: list[Callable[[], bool]] = [
-            part.give_up_cache for part in (backend, scorer) if hasattr(part, "give_up_cache")
-        ]
+        parts = (getattr(part, "give_up_cache", None) for part in (backend, scorer))
+        self._caches: list[Callable[[], bool]] = [give_up for give_up in parts if give_up is not None]
         self.backend = GuardedBackend(backend, self._run_pieces("wave", "node"), partial(meter.phase, "expand"))
         self.scorer = (
             None

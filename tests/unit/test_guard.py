@@ -4,14 +4,16 @@ import errno
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.events import Rung
-from palmette.memory.guard import Guard
+from palmette.memory.guard import Guard, run_whole
 from palmette.memory.oom import is_out_of_memory
 from palmette.memory.reading import Reading
+from palmette.score.guarded import GuardedEmbedder
 
 GIB = 2**30
 
@@ -210,6 +212,31 @@ def test_above_its_limit_at_the_smallest_piece_the_work_ends() -> None:
     machine = Machine(held=64 * GIB)
     with pytest.raises(BudgetError, match=r"this process holds 16.0 GiB of 1.0 GiB that it may hold"):
         machine.guard(limit_bytes=GIB).run([1], lambda piece: None)
+
+
+class Lengths:
+    """An embedder that takes so many texts at a time."""
+
+    name = "lengths"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        if len(texts) > self.most:
+            raise MemoryError
+        return [[float(len(text))] for text in texts]
+
+
+def test_an_embedder_in_pieces_gives_one_vector_for_each_text_in_order() -> None:
+    texts = [letter * count for count, letter in enumerate("abcdefg", start=1)]
+    guarded = GuardedEmbedder(Lengths(2), Machine().guard().run, nullcontext)
+    assert guarded.embed(texts) == [[float(count)] for count in range(1, 8)]
+
+
+def test_without_a_guard_the_error_ends_the_work() -> None:
+    with pytest.raises(MemoryError):
+        GuardedEmbedder(Lengths(2), run_whole, nullcontext).embed(["a", "b", "c"])
 
 
 def chained(error: BaseException, cause: BaseException) -> BaseException:

@@ -8,6 +8,7 @@ from palmette.config import Config
 from palmette.errors import ConfigError, RunError
 from palmette.events import (
     Chosen,
+    Event,
     EventLog,
     MemoryTimeline,
     NodeRecord,
@@ -190,7 +191,7 @@ def rung(began: float, moment: float) -> Rung:
 
 
 def test_of_each_process_the_last_timeline_is_drawn_with_its_own_rungs(folder: Path) -> None:
-    told = [timeline(1.0, 100), rung(1.0, 0.5), timeline(1.0, 100, 700), timeline(2.0, 50), rung(3.0, 0.1)]
+    told: list[Event] = [timeline(1.0, 100), rung(1.0, 0.5), timeline(1.0, 100, 700), timeline(2.0, 50), rung(3.0, 0.1)]
     first, second = held_story([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
     assert first["held"] == [100, 700]
     assert first["places"] == [None, 0]
