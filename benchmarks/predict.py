@@ -1,10 +1,12 @@
 """Predicted against measured peaks of an update on the CPU. `python -m benchmarks.predict`.
 
 Each update runs in processes of its own: with glibc's heap as it comes, with large blocks mapped, and with
-`--count` once more with every real tensor counted. Base is what the process held before the model was loaded.
+`--count` once more with every real tensor counted. Base is what the
+process held when the model's file was mapped and hardly a page of it read.
 """
 
 import argparse
+import importlib
 import json
 import resource
 import subprocess
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers.models.llama.modeling_llama
 
 from palmette.memory.mappings import map_large_blocks
 from palmette.memory.tracker import WEIGHTS, Tracker
@@ -24,8 +25,6 @@ from palmette.train.predict import UpdateShape, predict_update
 from palmette.train.trainable import train_all, train_lora
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
-
-assert transformers.models.llama.modeling_llama  # Imported for the base: code is no part of a model's memory.
 
 
 def resident() -> int:
@@ -38,12 +37,10 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
     if mapped:
         assert map_large_blocks()
     if shape.lora_rank is not None:
-        import peft
-
-        assert peft
+        importlib.import_module("peft")
     torch.ones(64, 64, requires_grad=True).matmul(torch.ones(64, 64)).sum().backward()  # The libraries' own start.
-    base = resident()
     model: Any = load_policy(model_name)[0]
+    base = resident()
     model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
     tracker = Tracker()
     tracker.show([*model.parameters(), *model.buffers()], WEIGHTS)

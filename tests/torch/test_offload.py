@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from palmette.errors import BackendError
 from palmette.memory.copies import HostCopies
@@ -21,8 +21,7 @@ SAMPLES = [Sample((1, 5), (3, 4, 5), 1.0), Sample((2,), (7,), 1.0), Sample((9, 3
 @pytest.fixture
 def mapped(policy: LlamaForCausalLM, tmp_path: Path) -> LlamaForCausalLM:
     policy.save_pretrained(tmp_path)
-    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(tmp_path)
-    return model.eval().requires_grad_(False)
+    return LlamaForCausalLM.from_pretrained(tmp_path).eval().requires_grad_(False)
 
 
 class Diary:

@@ -16,7 +16,9 @@ class HostCopies:
         if any(weight.device.type != "cpu" for weight in model.parameters()):
             raise BackendError("cannot keep a model in host memory that is on a device already: load it on the CPU")
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._arrived: dict[nn.Module, torch.cuda.Event] = {}
         self._home: dict[nn.Parameter, torch.Tensor] = {}
         for weight in model.parameters():

@@ -31,7 +31,7 @@ def predict(work: Callable[[Tracker, torch.device], object], *, device: str = "c
     on_cuda = torch.device(device).type == "cuda"
     tracker = Tracker(CUDA_GRANULE_BYTES if on_cuda else 1)
     notes: tuple[str, ...] = ()
-    if on_cuda and not torch.backends.cuda.is_built():
+    if on_cuda and torch.version.cuda is None:
         device, notes = "cpu", ("this torch knows no CUDA: kernels are taken to hold what the CPU's hold",)
     with FakeTensorMode(), tracker:
         work(tracker, torch.device(device))

@@ -17,7 +17,7 @@ TEMPORARY = "activations and temporaries"
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer state"
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all tensors made while it is entered, and of those it is shown.
 
     `peak_bytes` is the most that was held at once, `peak_lines` what it consisted of. Each tensor is counted in steps
@@ -25,7 +25,7 @@ class Tracker(TorchDispatchMode):
     """
 
     def __init__(self, granule_bytes: int = 1) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.lines: dict[str, int] = {}
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -71,7 +71,7 @@ class Tracker(TorchDispatchMode):
                 self.show([weight.grad], GRADIENTS)
 
         for weight in weights:
-            weight.register_post_accumulate_grad_hook(show)
+            weight.register_post_accumulate_grad_hook(show)  # type: ignore[no-untyped-call]
 
     def _count(self, tensor: torch.Tensor, kind: str) -> None:
         key = _key(tensor)

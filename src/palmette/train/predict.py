@@ -48,7 +48,7 @@ def predict_update(config: Any, shape: UpdateShape, *, dtype: str = "float32", d
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
         model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
 
     def work(tracker: Tracker, place: torch.device) -> None:
