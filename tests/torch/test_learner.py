@@ -83,6 +83,7 @@ def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM) -> Non
     ours, result = updated(policy)
     plain, loss = written_out(policy, drawn(12, 21))
     assert_same(ours, plain, 1e-10)
+    assert not ours.training  # As it was: the policy goes on to sample.
     assert abs(result.loss - loss) < 1e-12
     assert result.response_tokens == sum(len(sample.response) for sample in drawn(12, 21))
 

@@ -94,7 +94,6 @@ class Learner:
         head_of(model)
         self._device = self._weights[0].device
         self.notes = _idle_savings(self._savings, self._device)
-        model.train()  # Layers are only checkpointed in train mode; dropout, which it would switch on, is refused.
         refuse_dropout(model)
         if self._savings.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -135,16 +134,21 @@ class Learner:
         self.forget()
         total = sum(len(sample.response) for sample in samples)
         run = run_pieces or _in_one_piece
-        sums = [
-            given
-            for batch in micro_batches(samples, micro_batch_tokens)
-            for given in run(
-                batch,
-                lambda piece: self._piece(piece, total),
-                cost=lambda sample: sample.fed_tokens,
-                group=lambda sample: sample.group,
-            )
-        ]
+        was_training = self.model.training
+        self.model.train()  # Layers are only checkpointed in train mode; dropout, which it would switch on, is refused.
+        try:
+            sums = [
+                given
+                for batch in micro_batches(samples, micro_batch_tokens)
+                for given in run(
+                    batch,
+                    lambda piece: self._piece(piece, total),
+                    cost=lambda sample: sample.fed_tokens,
+                    group=lambda sample: sample.group,
+                )
+            ]
+        finally:
+            self.model.train(was_training)
         return torch.stack(sums).sum(0), len(sums)
 
     def clip(self) -> torch.Tensor:
