@@ -1,1 +1,1 @@
-"""What a run will hold, counted before it is spent, and what it holds, metered, given back and survived."""
+"""What a run holds: planned before it starts, measured while it runs, given back in time."""

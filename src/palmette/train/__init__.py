@@ -1,0 +1,1 @@
+"""Training of a policy in the memory there is."""

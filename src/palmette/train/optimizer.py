@@ -1,0 +1,68 @@
+"""AdamW on the model's device, or with its state in host memory."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """AdamW's numbers; gradients are clipped to `max_norm` before it, None leaves them."""
+
+    learning_rate: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_norm: float | None = 1.0
+
+
+class Optimizer(Protocol):
+    """Changes weights by their gradients."""
+
+    def step(self) -> None:
+        """Change every weight that has a gradient."""
+
+
+def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
+    """Return torch's AdamW, fused: without copies of weights or gradients while it steps."""
+    return torch.optim.AdamW(
+        weights,
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+class HostAdamW:
+    """AdamW whose state and float32 copy of the weights stay in host memory, where it steps too.
+
+    Gradients travel to the host and weights back, one parameter at a time. On the device nothing is held.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], settings: AdamSettings) -> None:
+        self._weights = list(weights)
+        self._masters = [
+            nn.Parameter(weight.detach().to("cpu", _at_least_float32(weight.dtype), copy=True)) for weight in weights
+        ]
+        self._steps = [adamw([master], settings) for master in self._masters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change every weight that has a gradient; its gradient is gone afterwards."""
+        for weight, master, stepper in zip(self._weights, self._masters, self._steps, strict=True):
+            if weight.grad is None:
+                continue
+            master.grad = weight.grad.to("cpu", master.dtype)
+            weight.grad = None
+            stepper.step()
+            master.grad = None
+            weight.copy_(master)
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

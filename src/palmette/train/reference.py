@@ -1,0 +1,37 @@
+"""Log-probabilities of responses under a model that is not trained: the reference, or the policy before an update.
+
+Shapes: R rows, L places, D hidden size, T response tokens of a micro-batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from palmette.train.batch import lay_out
+from palmette.train.body import body_of
+from palmette.train.head import head_of
+from palmette.train.logprobs import token_logprobs
+from palmette.train.samples import Sample, micro_batches
+
+
+@torch.no_grad()
+def response_logprobs(
+    model: Any, samples: Sequence[Sample], *, micro_batch_tokens: int, temperature: float = 1.0
+) -> list[tuple[float, ...]]:
+    """Return one number for each response token of each sample, in their order.
+
+    Inside `memory.offload.streamed` the model is held two layers at a time.
+    """
+    head, body = head_of(model, temperature), body_of(model)
+    found: list[tuple[float, ...]] = []
+    for samples_R in micro_batches(samples, micro_batch_tokens):
+        batch = lay_out(samples_R, device=model.device, dtype=torch.float32)
+        hidden_RLD = body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
+        hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
+        del hidden_RLD
+        logprobs = token_logprobs(hidden_TD, head, batch.chosen_T)[0].tolist()
+        for sample in samples_R:
+            found.append(tuple(logprobs[: len(sample.response)]))
+            del logprobs[: len(sample.response)]
+    return found

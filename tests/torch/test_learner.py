@@ -1,0 +1,200 @@
+"""An update gives the same weights however it is cut, and those of a plain one written out."""
+
+import copy
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from palmette.errors import BackendError, RunError
+from palmette.train.learner import Learner, Savings
+from palmette.train.loss import LossSettings
+from palmette.train.optimizer import AdamSettings, HostAdamW
+from palmette.train.samples import Sample
+from palmette.train.trainable import train_all, train_lora
+
+LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
+ADAM = AdamSettings(learning_rate=1e-3, weight_decay=0.1, max_norm=0.5)
+
+
+def drawn(count: int, vocabulary: int) -> list[Sample]:
+    rng = random.Random(0)
+
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary) for _ in range(length))
+
+    samples = []
+    for place in range(count):
+        length = rng.randint(1, 9)
+        samples.append(
+            Sample(
+                prompt=tokens(rng.randint(1, 6)),
+                response=tokens(length),
+                advantage=rng.gauss(0, 1),
+                group=place // 4,
+                old_logprobs=tuple(rng.gauss(-3, 0.5) for _ in range(length)),
+                reference_logprobs=tuple(rng.gauss(-3, 0.5) for _ in range(length)),
+            )
+        )
+    return samples
+
+
+def updated(policy: Any, *, dtype: torch.dtype = torch.float64, tokens: int = 10_000, **options: Any) -> Any:
+    model = train_all(copy.deepcopy(policy).to(dtype))
+    run = options.pop("run_pieces", None)
+    # Adam's first step is g / (|g| + eps): with 1e-8, float32's rounding of a gradient near zero is a whole step.
+    adam = ADAM if dtype == torch.float64 else dataclasses.replace(ADAM, eps=1e-4)
+    learner = Learner(model, loss=LOSS, adam=adam, temperature=0.9, **options)
+    result = learner.update(drawn(12, 21), micro_batch_tokens=tokens, run_pieces=run)
+    return model, result
+
+
+def assert_same(ours: torch.nn.Module, theirs: torch.nn.Module, atol: float) -> None:
+    for (name, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=atol, msg=name)
+
+
+def written_out(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[LlamaForCausalLM, float]:
+    """One update by full logits, one sample at a time, with torch's plain AdamW."""
+    model = copy.deepcopy(policy).double().requires_grad_(True)
+    total = sum(len(sample.response) for sample in samples)
+    value = 0.0
+    for sample in samples:
+        row = torch.tensor([[*sample.prompt, *sample.response]])
+        logs = torch.log_softmax(model(row).logits[0] / 0.9, -1)[len(sample.prompt) - 1 : -1]
+        chosen = logs[range(len(sample.response)), list(sample.response)]
+        ratio = torch.exp(chosen - torch.tensor(sample.old_logprobs, dtype=torch.float64))
+        gain = torch.minimum(ratio * sample.advantage, ratio.clamp(0.9, 1.3) * sample.advantage)
+        apart = torch.tensor(sample.reference_logprobs, dtype=torch.float64) - chosen
+        entropy = -(logs.exp() * logs).sum(-1)
+        loss = (-gain + 0.05 * (apart.exp() - apart - 1) - 0.02 * entropy).sum() / total
+        loss.backward()
+        value += loss.detach().item()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1).step()
+    return model, value
+
+
+def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM) -> None:
+    ours, result = updated(policy)
+    plain, loss = written_out(policy, drawn(12, 21))
+    assert_same(ours, plain, 1e-10)
+    assert not ours.training  # As it was: the policy goes on to sample.
+    assert abs(result.loss - loss) < 1e-12
+    assert result.response_tokens == sum(len(sample.response) for sample in drawn(12, 21))
+
+
+@pytest.mark.parametrize("tokens", [14, 30, 64])
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_micro_batches_change_no_weight(policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float) -> None:
+    whole, one = updated(policy, dtype=dtype)
+    cut, many = updated(policy, dtype=dtype, tokens=tokens)
+    assert one.pieces == 1 < many.pieces
+    assert_same(cut, whole, atol)
+    assert one.loss == pytest.approx(many.loss, rel=atol) and one.entropy == pytest.approx(many.entropy, rel=atol)
+
+
+@pytest.mark.parametrize("savings", [Savings(checkpointing=True), Savings(host_activations=True, host_optimizer=True)])
+def test_savings_change_no_weight(policy: LlamaForCausalLM, savings: Savings) -> None:
+    assert_same(updated(policy, savings=savings, tokens=40)[0], updated(policy)[0], 1e-10)
+
+
+def halving(failed: list[int]) -> Callable[..., list[torch.Tensor]]:
+    """Run a piece, and where memory runs out its halves."""
+
+    def run(items: Sequence[Sample], work: Any, /, **options: Any) -> list[torch.Tensor]:
+        try:
+            return [work(items)]
+        except MemoryError:
+            failed.append(len(items))
+        half = len(items) // 2
+        return [*run(items[:half], work, **options), *run(items[half:], work, **options)]
+
+    return run
+
+
+@pytest.mark.parametrize("fatal", [{1}, {2}, {2, 3}, {3, 6}])
+def test_a_backward_pass_that_dies_half_way_counts_nothing_twice(policy: LlamaForCausalLM, fatal: set[int]) -> None:
+    model = train_all(copy.deepcopy(policy).double())
+    calls, half_added, failed = [0], [], list[int]()
+
+    def die(gradient: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] in fatal:
+            half_added.append(model.model.layers[1].mlp.down_proj.weight.grad is not None)
+            raise MemoryError
+        return gradient
+
+    model.model.layers[0].mlp.up_proj.weight.register_hook(die)
+    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9)
+    result = learner.update(drawn(12, 21), micro_batch_tokens=60, run_pieces=halving(failed))
+    assert half_added == [True] * len(fatal)  # The layer above had its gradient already.
+    assert len(failed) == len(fatal) and result.pieces > 3
+    assert_same(model, updated(policy)[0], 1e-10)
+
+
+def test_an_update_that_fails_changes_nothing_and_the_next_one_is_whole(policy: LlamaForCausalLM) -> None:
+    model = train_all(copy.deepcopy(policy).double())
+    hook = model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * float("nan"))
+    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9)
+    with pytest.raises(RunError, match="not finite, so no weight was changed"):
+        learner.update(drawn(12, 21), micro_batch_tokens=60)
+    assert_same(model, copy.deepcopy(policy).double(), 0)
+    hook.remove()
+    learner.update(drawn(12, 21), micro_batch_tokens=60)
+    assert_same(model, updated(policy)[0], 1e-10)
+
+
+def test_lora_trains_adapters_only_and_equals_itself_however_it_is_cut(policy: LlamaForCausalLM) -> None:
+    pytest.importorskip("peft")
+    made = []
+    for tokens, savings in ((10_000, Savings()), (30, Savings(checkpointing=True))):
+        torch.manual_seed(0)
+        model = train_lora(copy.deepcopy(policy).double(), rank=4)
+        before = copy.deepcopy(model.state_dict())
+        learner = Learner(model, loss=LOSS, adam=ADAM, savings=savings)
+        learner.update(drawn(12, 21), micro_batch_tokens=tokens)
+        changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+        assert changed and all("lora_" in name for name in changed)
+        made.append(model)
+    assert_same(made[0], made[1], 1e-6)
+
+
+def test_the_host_s_optimizer_steps_like_the_device_s(policy: LlamaForCausalLM) -> None:
+    model, other = copy.deepcopy(policy).double(), copy.deepcopy(policy).double()
+    host = HostAdamW(list(model.parameters()), ADAM)
+    plain = torch.optim.AdamW(other.parameters(), lr=1e-3, weight_decay=0.1)
+    for turn in range(3):
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            theirs.grad = torch.cos(torch.arange(theirs.numel(), dtype=torch.float64) + turn).view_as(theirs)
+            mine.grad = theirs.grad.clone()
+        host.step()
+        plain.step()
+    assert_same(model, other, 1e-12)
+
+
+def test_bfloat16_weights_keep_a_float32_master_on_the_host() -> None:
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    host = HostAdamW([weight], AdamSettings(learning_rate=1e-3))
+    for _ in range(8):  # Each step of 0.001 alone would be rounded away: bfloat16 steps by 0.004 below 1.
+        weight.grad = torch.ones_like(weight)
+        host.step()
+    assert float(weight.detach()) == pytest.approx(0.992, abs=0.002)
+
+
+def test_a_model_that_cannot_be_trained_is_refused(policy: LlamaForCausalLM) -> None:
+    with pytest.raises(BackendError, match="call train_all or train_lora first"):
+        Learner(copy.deepcopy(policy).requires_grad_(False))
+    dropping = train_all(copy.deepcopy(policy))
+    dropping.model.layers[0].self_attn.attention_dropout = 0.1
+    with pytest.raises(BackendError, match=r"dropout of 0.1 in LlamaAttention"):
+        Learner(dropping)
+
+
+def test_savings_that_do_nothing_here_are_told(policy: LlamaForCausalLM) -> None:
+    learner = Learner(train_all(copy.deepcopy(policy)), savings=Savings(host_optimizer=True, host_activations=True))
+    assert [note.split()[0] for note in learner.notes] == ["host_optimizer", "host_activations"]

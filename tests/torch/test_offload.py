@@ -1,0 +1,122 @@
+"""A model streamed layer by layer gives what it gives held whole."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaForCausalLM
+
+from palmette.errors import BackendError
+from palmette.memory.copies import HostCopies
+from palmette.memory.offload import layers_of, streamed
+from palmette.memory.pages import MappedPages, _ranges
+from palmette.train.reference import response_logprobs
+from palmette.train.samples import Sample
+
+SAMPLES = [Sample((1, 5), (3, 4, 5), 1.0), Sample((2,), (7,), 1.0), Sample((9, 3, 4), (4, 4), 1.0)]
+
+
+@pytest.fixture
+def mapped(policy: LlamaForCausalLM, tmp_path: Path) -> LlamaForCausalLM:
+    policy.save_pretrained(tmp_path)
+    return LlamaForCausalLM.from_pretrained(tmp_path).eval().requires_grad_(False)
+
+
+class Diary:
+    """A mover that writes down what it is asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {layer: place for place, layer in enumerate(layers_of(model))}
+        self.begun: list[int] = []
+        self.dropped: list[int] = []
+        self.held = 0
+        self.most_held = 0
+
+    def begin(self, layer: nn.Module) -> None:
+        self.begun.append(self._names[layer])
+        self.held += 1
+        self.most_held = max(self.most_held, self.held)
+
+    def finish(self, layer: nn.Module) -> None:
+        assert self._names[layer] in self.begun
+
+    def drop(self, layer: nn.Module) -> None:
+        if layer in self._names:
+            self.dropped.append(self._names[layer])
+            self.held -= 1
+
+
+def test_a_model_on_mapped_pages_gives_the_same_and_leaves_nothing(mapped: LlamaForCausalLM) -> None:
+    whole = response_logprobs(mapped, SAMPLES, micro_batch_tokens=8)
+    with streamed(mapped, MappedPages(mapped)):
+        assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
+    assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole  # Dropped pages come back by themselves.
+
+
+def test_log_probabilities_of_responses_are_those_of_full_logits(policy: LlamaForCausalLM) -> None:
+    found = response_logprobs(policy, SAMPLES, micro_batch_tokens=100, temperature=0.7)
+    for sample, numbers in zip(SAMPLES, found, strict=True):
+        with torch.no_grad():
+            logits = policy(torch.tensor([[*sample.prompt, *sample.response]])).logits[0] / 0.7
+        logs = torch.log_softmax(logits, -1)[len(sample.prompt) - 1 :]
+        assert numbers == pytest.approx([float(logs[at, token]) for at, token in enumerate(sample.response)], abs=1e-5)
+
+
+def test_pages_written_to_are_never_dropped(mapped: LlamaForCausalLM) -> None:
+    with torch.no_grad():
+        mapped.model.layers[1].mlp.up_proj.weight.add_(1)
+    with pytest.raises(BackendError, match="bytes of its file's mapping were written to"):
+        MappedPages(mapped)
+
+
+def test_weights_without_a_file_are_refused(policy: LlamaForCausalLM) -> None:
+    with pytest.raises(BackendError, match="not mapped from a safetensors file"):
+        MappedPages(policy)
+
+
+def test_a_page_shared_with_a_neighbor_is_kept() -> None:
+    class At(torch.Tensor):
+        def data_ptr(self) -> int:
+            return 4096 + 100
+
+    weight = torch.zeros(3 * 1024).as_subclass(At)  # 12,288 bytes from 4,196 to 16,484.
+    assert _ranges([weight], grow=False) == [(8192, 16384)]
+    assert _ranges([weight], grow=True) == [(4096, 20480)]
+
+
+def test_copies_come_in_time_and_go_home(policy: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(policy).requires_grad_(False)
+    whole = response_logprobs(model, SAMPLES, micro_batch_tokens=100)
+    homes = {name: weight.data_ptr() for name, weight in model.named_parameters()}
+    seen: list[bool] = []
+    model.model.layers[1].mlp.register_forward_hook(
+        lambda mlp, *_: seen.append(mlp.up_proj.weight.data_ptr() != homes["model.layers.1.mlp.up_proj.weight"])
+    )
+    with streamed(model, HostCopies(model, torch.device("cpu"))):
+        assert response_logprobs(model, SAMPLES, micro_batch_tokens=100) == whole
+    assert seen == [True]
+    assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == homes
+
+
+def test_two_layers_are_held_at_most_and_all_are_let_go(policy: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(policy).requires_grad_(False)
+    diary = Diary(model)
+    with streamed(model, diary):
+        response_logprobs(model, SAMPLES, micro_batch_tokens=8)
+    assert diary.begun[:2] == [0, 1] and diary.dropped[:2] == [0, 1]
+    assert diary.most_held <= 2
+
+
+def test_a_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(policy).requires_grad_(False)
+    with pytest.raises(IndexError), streamed(model, Diary(model)):
+        model(torch.tensor([[99_999]]))
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(model))
+
+
+def test_a_model_that_is_trained_is_refused(policy: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(policy).requires_grad_(True)
+    with pytest.raises(BackendError, match="Freeze it first"), streamed(model, Diary(model)):
+        pass

@@ -1,0 +1,58 @@
+"""Samples are cut into micro-batches under a cap, groups whole where they fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palmette.errors import BudgetError, PalmetteError
+from palmette.train.samples import Sample, check_update, micro_batches, padded_tokens
+
+
+def sample(length: int, group: int) -> Sample:
+    return Sample(prompt=(1,), response=(2,) * length, advantage=1.0, group=group)
+
+
+def lengths(batches: list[list[Sample]]) -> list[list[int]]:
+    return [[len(sample.response) for sample in batch] for batch in batches]
+
+
+def test_a_group_that_does_not_fit_beside_the_others_opens_a_micro_batch() -> None:
+    samples = [sample(3, 0), sample(3, 0), sample(3, 1), sample(3, 1)]
+    assert lengths(micro_batches(samples, 9)) == [[3, 3], [3, 3]]
+    assert lengths(micro_batches(samples, 12)) == [[3, 3, 3, 3]]
+
+
+def test_a_group_larger_than_the_cap_is_cut() -> None:
+    assert lengths(micro_batches([sample(3, 0)] * 5, 7)) == [[3, 3], [3, 3], [3]]
+
+
+def test_padding_counts() -> None:
+    assert lengths(micro_batches([sample(1, 0), sample(5, 1)], 6)) == [[1], [5]]
+    assert lengths(micro_batches([sample(1, 0), sample(5, 1)], 10)) == [[1, 5]]
+
+
+def test_a_sample_over_the_cap_is_refused_with_the_cap_that_works() -> None:
+    with pytest.raises(BudgetError, match=r"a sample of 9 tokens .* of 8: set micro_batch_tokens to 9 or more"):
+        micro_batches([sample(9, 0)], 8)
+    assert len(micro_batches([sample(9, 0)], 9)) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1), st.integers(9, 60))
+def test_every_sample_comes_once_in_order_and_no_cap_is_passed(made: list[tuple[int, int]], cap: int) -> None:
+    samples = [sample(length, group) for length, group in made]
+    batches = micro_batches(samples, cap)
+    assert [sample for batch in batches for sample in batch] == samples
+    assert all(padded_tokens(batch) <= cap for batch in batches)
+
+
+def test_samples_that_lack_numbers_are_refused() -> None:
+    with pytest.raises(PalmetteError, match="old_logprobs has 1 numbers for 2 response tokens"):
+        Sample((1,), (2, 3), 1.0, old_logprobs=(0.0,))
+    with pytest.raises(PalmetteError, match="without prompt or response"):
+        Sample((1,), (), 1.0)
+    with pytest.raises(PalmetteError, match="1 of 2 samples have old_logprobs"):
+        check_update([sample(1, 0), Sample((1,), (2,), 1.0, old_logprobs=(0.0,))], with_reference=False)
+    with pytest.raises(PalmetteError, match="1 of 1 samples lack reference_logprobs"):
+        check_update([sample(1, 0)], with_reference=True)
+    with pytest.raises(PalmetteError, match="one sample or more"):
+        check_update([], with_reference=False)
