@@ -1,7 +1,7 @@
 """A run's config turned into the job that the planner sizes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.errors import BackendError, BudgetError, ConfigError
@@ -81,6 +81,33 @@ def refuse_what_cannot_fit(config: Config) -> None:
         return  # Whoever loads the model has the better words for what is wrong with it.
     if not plan.fits:
         raise BudgetError(refusal(job, devices, plan))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the policy's device is planned to hold, by the meter's phases, and what a declared device allows."""
+
+    planned_bytes: Mapping[str, int]
+    limit_bytes: int | None = None
+
+
+_METERED = {"generate": "expand", "score": "score", "embed": "embed"}
+
+
+def expected(config: Config) -> Expected:
+    """Return what a search inside this process is planned to hold; nothing where a shape is not known."""
+    devices = devices_of(config)
+    try:
+        plan = make_plan(replace(job_of(config, served=False), any_embed_device=True), devices)
+    except (ConfigError, BackendError):
+        return Expected({})
+    seat = next((device for device in plan.devices if "policy" in device.roles), None)
+    if seat is None:
+        return Expected({})
+    planned = {_METERED[phase.name]: phase.bytes for phase in seat.phases if phase.name in _METERED}
+    planned["search"] = seat.peak.bytes
+    # What is detected is free now and may not be later: only what a user declared is held to.
+    return Expected(planned, None if config.memory.devices is None else seat.peak.limit_bytes)
 
 
 def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:

@@ -17,9 +17,8 @@ from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSett
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
 from palmette.memory.device_limit import hold_to
-from palmette.memory.fractions import share_of
 from palmette.memory.meter import Meter
-from palmette.planning import refuse_what_cannot_fit
+from palmette.planning import expected, refuse_what_cannot_fit
 from palmette.score.embedder import Embedder
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Scorer
@@ -88,7 +87,7 @@ def start_search(folder: Path, config: Config, progress: Progress) -> None:
 
     Where the parts cannot be built the folder is removed again, so that the same command can be given once more.
     """
-    with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+    with _meter(config) as meter:
         try:
             config = anchored(config)
             with meter.phase("load"):
@@ -112,7 +111,7 @@ def resume_search(folder: Path, progress: Progress) -> None:
         task = load_task(config.task)
         done = _finished(folder, task)
         if len(done) < len(task.questions):
-            with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+            with _meter(config) as meter:
                 with meter.phase("load"):
                     parts = build(config, task)
                 meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
@@ -124,7 +123,7 @@ def search_into(folder: Path, config: Config, parts: Parts, progress: Progress) 
     with EventLog(folder) as log:
         if log.is_empty:
             log.write(RunStarted(__version__, config.model_dump(mode="json")))
-        with Meter(sample_seconds=config.memory.sample_seconds) as meter:
+        with _meter(config) as meter:
             _search(log, config, parts, _finished(folder, parts.task), progress, meter)
 
 
@@ -193,8 +192,8 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
     recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
     with ExitStack() as stack:
         device = str(getattr(backend, "device", "cpu"))
-        if hold_to(device, share_of("inference")):
-            meter = stack.enter_context(Meter(device, sample_seconds=config.memory.sample_seconds))
+        if hold_to(device, config.memory.inference_share):
+            meter = stack.enter_context(_meter(config, device))
         stack.enter_context(meter.recording(log.write))
         watch = Watch(meter, config.memory, backend, scorer)
         clusterer = None
@@ -224,6 +223,16 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
                     peak_kv_tokens=recorder.peak_kv_tokens,
                 )
             )
+
+
+def _meter(config: Config, device: str = "cpu") -> Meter:
+    planned = expected(config)
+    return Meter(
+        device,
+        sample_seconds=config.memory.sample_seconds,
+        planned_bytes=planned.planned_bytes,
+        limit_bytes=planned.limit_bytes,
+    )
 
 
 def load_backend(

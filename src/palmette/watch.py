@@ -30,28 +30,27 @@ class Watch:
         settings: MemorySettings,
         backend: Backend,
         scorer: Scorer | None,
-        *,
-        planned_bytes: int | None = None,
-        limit_bytes: int | None = None,
     ) -> None:
         self._meter = meter
         self._settings = settings
-        self._planned_bytes = planned_bytes
-        self._limit_bytes = limit_bytes
         parts = (getattr(part, "give_up_cache", None) for part in (backend, scorer))
         self._caches: list[Callable[[], bool]] = [give_up for give_up in parts if give_up is not None]
-        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node"), partial(meter.phase, "expand"))
+        self.backend = GuardedBackend(
+            backend, self._run_pieces("wave", "node", "expand"), partial(meter.phase, "expand")
+        )
         self.scorer = (
             None
             if scorer is None
-            else GuardedScorer(scorer, self._run_pieces("scoring", "step"), partial(meter.phase, "score"))
+            else GuardedScorer(scorer, self._run_pieces("scoring", "step", "score"), partial(meter.phase, "score"))
         )
 
     def embedder(self, embedder: Embedder) -> GuardedEmbedder:
         """Return the embedder under its own guard."""
-        return GuardedEmbedder(embedder, self._run_pieces("embedding", "text"), partial(self._meter.phase, "embed"))
+        return GuardedEmbedder(
+            embedder, self._run_pieces("embedding", "text", "embed"), partial(self._meter.phase, "embed")
+        )
 
-    def _run_pieces(self, name: str, unit: str) -> RunPieces:
+    def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
             return run_whole
         guard = Guard(
@@ -61,8 +60,8 @@ class Watch:
             observe=lambda: read_device(self._meter.device),
             record=self._meter.tell,
             spare=self._give_up_caches,
-            limit_bytes=self._limit_bytes,
-            planned_bytes=self._planned_bytes,
+            limit_bytes=self._meter.limit_bytes,
+            planned_bytes=self._meter.planned_bytes.get(phase),
             advice=ADVICE,
         )
         return guard.run

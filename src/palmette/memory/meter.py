@@ -45,8 +45,8 @@ class Meter:
         self._record: Callable[[Event], None] | None = None
         self._untold: list[Event] = []
         self._sample_seconds = sample_seconds
-        self._planned_bytes = dict(planned_bytes or {})
-        self._limit_bytes = limit_bytes
+        self.planned_bytes = dict(planned_bytes or {})
+        self.limit_bytes = limit_bytes
         self._began = round(time.time(), 3)
         self._zero = time.monotonic()
         self._told = _FIRST_TOLD
@@ -118,7 +118,7 @@ class Meter:
         with self._lock:
             samples = self._samples.all()
             open_now = [
-                _merged(self._done.get(phase.name), phase, self._moment(), self._planned_bytes.get(phase.name))
+                _merged(self._done.get(phase.name), phase, self._moment(), self.planned_bytes.get(phase.name))
                 for phase in self._open
             ]
             peaks = {**self._done, **{peak.name: peak for peak in open_now}}
@@ -130,7 +130,7 @@ class Meter:
             held_bytes=tuple(sample.held_bytes for sample in samples),
             places=tuple(sample.place for sample in samples),
             phases=tuple(peaks[name] for name in self._places),
-            limit_bytes=self._limit_bytes,
+            limit_bytes=self.limit_bytes,
             used_bytes=heap_in_use() if self.device == "cpu" else reading.used_bytes,
         )
 
@@ -157,7 +157,7 @@ class Meter:
                 phase.peak_bytes = max(phase.peak_bytes, peak)
 
     def _close(self, phase: _Open) -> None:
-        planned = self._planned_bytes.get(phase.name)
+        planned = self.planned_bytes.get(phase.name)
         self._done[phase.name] = _merged(self._done.get(phase.name), phase, self._moment(), planned)
 
 
