@@ -33,7 +33,7 @@ def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options
             for piece in ordered
             for at in range(piece.first, piece.last)
         ]
-        query = torch.randn(2 * fold, len(seen), 8)
+        query = torch.randn(2, len(seen), fold, 8)
         reading = plan(segments, np.array([len(path) - 1 for path in seen]), CPU)
         fast = attend(query, pool.keys[0], pool.values[0], reading, **options)  # type: ignore[arg-type]
         slow = attend_one_by_one(query, pool.keys[0], pool.values[0], seen, **options)  # type: ignore[arg-type]

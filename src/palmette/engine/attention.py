@@ -1,7 +1,7 @@
 """Attention over a forest of KV segments: a segment is read once for all its readers, the parts are merged exactly.
 
-Shapes: T queries of a tick, H query heads, G key heads, F query heads per key head, W head width, C slots of the pool;
-in one batch S segments, N readers of each, L slots of each; J segments on a query's path, P = T * J + 1 parts.
+Shapes: T queries of a tick, G key heads, F query heads per key head, W head width, X = F * W, C slots of the pool; in
+one batch S segments, N readers of each, L slots of each; J segments on a query's path, P = T * J + 1 parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int
 
 
 def attend(
-    query_HTW: torch.Tensor,
+    query_GTFW: torch.Tensor,
     keys_GCW: torch.Tensor,
     values_GCW: torch.Tensor,
     reading: Reading,
@@ -133,16 +133,21 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Return the attention of scaled queries, as HTW in float32."""
-    heads, queries, width = query_HTW.shape
-    groups, depth = len(keys_GCW), reading.depth
-    parts_HPW = query_HTW.new_zeros(heads, queries * depth + 1, width, dtype=torch.float32)
-    top_HP = parts_HPW.new_full(parts_HPW.shape[:2], -torch.inf)
-    mass_HP = parts_HPW.new_zeros(parts_HPW.shape[:2])
+    """Return the attention of scaled queries, as GTFW in float32.
+
+    Query heads of one key head stand side by side behind each query: gathered queries are then the matrices that are
+    multiplied, and their results the parts that are written, without another copy.
+    """
+    groups, queries, fold, width = query_GTFW.shape
+    depth = reading.depth
+    query_GTX = query_GTFW.reshape(groups, queries, fold * width)
+    # Parts that no segment writes have a top of -inf: they weigh nothing, whatever their numbers are.
+    parts_GPX = query_GTX.new_zeros(groups, queries * depth + 1, fold * width, dtype=torch.float32)
+    top_GPF = parts_GPX.new_full((groups, queries * depth + 1, fold), -torch.inf)
+    mass_GPF = torch.zeros_like(top_GPF)
     for batch in reading.batches:
         count, readers, length = batch.size
-
-        asked = _by_segment(query_HTW.index_select(1, batch.readers), groups, batch.size)
+        asked = query_GTX.index_select(1, batch.readers).view(groups * count, readers * fold, width)
         keys = keys_GCW.index_select(1, batch.slots).view(groups * count, length, width)
         values = values_GCW.index_select(1, batch.slots).view(groups * count, length, width)
         scores = torch.bmm(asked, keys.transpose(1, 2)).float()
@@ -150,45 +155,32 @@ def attend(
             scores = (scores / softcap).tanh_() * softcap
         bias = batch.bias(window)
         if bias is not None:
-            scores.view(groups, count, -1, readers, length).add_(bias[:, None])
+            scores.view(groups, count, readers, fold, length).add_(bias[:, :, None])
         top = scores.amax(-1, keepdim=True)
         # Below e^-80 nothing is left of a weight beside 1, and exp is five times as slow on what it cannot represent.
         weights = scores.sub_(top).clamp_(min=-80).exp_()
         parts = torch.bmm(weights.to(values.dtype), values).float()
-        parts_HPW.index_copy_(1, batch.parts, _by_head(parts, groups, batch.size))
-        top_HP.index_copy_(1, batch.parts, _by_head(top[..., 0], groups, batch.size))
-        mass_HP.index_copy_(1, batch.parts, _by_head(weights.sum(-1), groups, batch.size))
-    return _merged(parts_HPW[:, :-1], top_HP[:, :-1], mass_HP[:, :-1], depth)
+        parts_GPX.index_copy_(1, batch.parts, parts.view(groups, count * readers, fold * width))
+        top_GPF.index_copy_(1, batch.parts, top.view(groups, count * readers, fold))
+        mass_GPF.index_copy_(1, batch.parts, weights.sum(-1).view(groups, count * readers, fold))
+    return _merged(parts_GPX[:, :-1], top_GPF[:, :-1], mass_GPF[:, :-1], depth)
 
 
-def _by_segment(query_HRW: torch.Tensor, groups: int, size: tuple[int, int, int]) -> torch.Tensor:
-    """Regroup gathered queries: one matrix for each key head of each segment, with all that read it."""
-    count, readers, _ = size
-    split = query_HRW.view(groups, -1, count, readers, query_HRW.shape[-1]).transpose(1, 2)
-    return split.reshape(groups * count, -1, query_HRW.shape[-1])
-
-
-def _by_head(result: torch.Tensor, groups: int, size: tuple[int, int, int]) -> torch.Tensor:
-    """Undo `_by_segment` for results, with or without a last axis of their own."""
-    count, readers, _ = size
-    split = result.view(groups, count, -1, readers, *result.shape[2:]).transpose(1, 2)
-    return split.reshape(-1, count * readers, *result.shape[2:])
-
-
-def _merged(parts_HPW: torch.Tensor, top_HP: torch.Tensor, mass_HP: torch.Tensor, depth: int) -> torch.Tensor:
+def _merged(parts_GPX: torch.Tensor, top_GPF: torch.Tensor, mass_GPF: torch.Tensor, depth: int) -> torch.Tensor:
     """Add up each query's parts, every one weighed by what its scores were measured from."""
+    groups, parts, fold = top_GPF.shape
+    parts_GTJFW = parts_GPX.view(groups, parts // depth, depth, fold, -1)
     if depth == 1:
-        return parts_HPW / mass_HP[..., None]
-    heads, _, width = parts_HPW.shape
-    top_HTJ = top_HP.view(heads, -1, depth)
-    weight_HTJ = (top_HTJ - top_HTJ.amax(-1, keepdim=True)).exp_()
-    total_HT = (weight_HTJ * mass_HP.view(heads, -1, depth)).sum(-1)
-    share_HTJ = weight_HTJ / total_HT[..., None]
-    return (parts_HPW.view(heads, -1, depth, width) * share_HTJ[..., None]).sum(2)
+        return parts_GTJFW[:, :, 0] / mass_GPF[..., None]
+    top_GTJF = top_GPF.view(groups, -1, depth, fold)
+    weight_GTJF = (top_GTJF - top_GTJF.amax(2, keepdim=True)).exp_()
+    total_GTF = (weight_GTJF * mass_GPF.view(groups, -1, depth, fold)).sum(2)
+    share_GTJF = weight_GTJF.div_(total_GTF[:, :, None])
+    return (parts_GTJFW * share_GTJF[..., None]).sum(2)
 
 
 def attend_one_by_one(
-    query_HTW: torch.Tensor,
+    query_GTFW: torch.Tensor,
     keys_GCW: torch.Tensor,
     values_GCW: torch.Tensor,
     seen: Sequence[Sequence[int]],
@@ -200,16 +192,14 @@ def attend_one_by_one(
 
     `seen` names the slots on each query's path up to its own, in order of position.
     """
-    fold = len(query_HTW) // len(keys_GCW)
     results = []
     for query, path in enumerate(seen):
         slots = list(path)[-window if window else 0 :]
-        keys_HLW = keys_GCW[:, slots].repeat_interleave(fold, 0).float()
-        values_HLW = values_GCW[:, slots].repeat_interleave(fold, 0).float()
-        scores_HL = (keys_HLW @ query_HTW[:, query, :, None].float())[..., 0]
+        keys_GLW, values_GLW = keys_GCW[:, slots].float(), values_GCW[:, slots].float()
+        scores_GFL = query_GTFW[:, query].float() @ keys_GLW.transpose(1, 2)
         if softcap is not None:
-            scores_HL = (scores_HL / softcap).tanh() * softcap
-        results.append((scores_HL.softmax(-1)[:, None] @ values_HLW)[:, 0])
+            scores_GFL = (scores_GFL / softcap).tanh() * softcap
+        results.append(scores_GFL.softmax(-1) @ values_GLW)
     return torch.stack(results, 1)
 
 
@@ -248,12 +238,15 @@ def tree_attention(
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     tick.pool.write(layer, tick.slots_T, key[0], value[0])
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended_HTW = attend(
-        query[0] * scale,
+    groups = key.shape[1]
+    query_GTFW = query[0].view(groups, -1, *query.shape[2:]).transpose(1, 2)
+    scaled_GTFW = torch.mul(query_GTFW, scale, out=torch.empty_like(query_GTFW, memory_format=torch.contiguous_format))
+    attended_GTFW = attend(
+        scaled_GTFW,
         tick.pool.keys[layer],
         tick.pool.values[layer],
         tick.reading,
         window=sliding_window,
         softcap=softcap,
     )
-    return attended_HTW.to(query.dtype).transpose(0, 1)[None], None
+    return attended_GTFW.to(query.dtype).transpose(0, 1).flatten(1, 2)[None], None
