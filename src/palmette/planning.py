@@ -37,7 +37,9 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
         policy_rows=config.policy.batch_rows,
         reward_rows=config.reward.batch_rows,
         embed_rows=config.embedder.batch_rows,
-        samples=config.policy.temperature > 0,
+        scales_logits=config.policy.temperature not in (0, 1),
+        cuts_logits=config.policy.temperature > 0
+        and (config.policy.top_k is not None or config.policy.top_p < 1 or config.policy.min_p > 0),
         by_likelihood=config.reward.score == "likelihood",
         kv_budget_bytes=_bytes(settings.kv_budget),
         reward_kv_budget_bytes=_bytes(config.reward.kv_budget),

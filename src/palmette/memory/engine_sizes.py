@@ -2,7 +2,7 @@
 
 from palmette.memory.job import Model, SearchNeeds
 from palmette.memory.lines import Line
-from palmette.memory.tick import DRAWN_LOGITS, GATHERED_SLOTS, PREFILL_TOKENS, pool_tokens, scored_tokens
+from palmette.memory.tick import DRAWN_BLOCK, DRAWN_LOGITS, GATHERED_SLOTS, PREFILL_TOKENS, pool_tokens, scored_tokens
 
 PROCESS_BYTES = 440 * 2**20
 """Python with torch, transformers and a model's code imported, before any weight. Measured: torch 2.13 for the CPU,
@@ -15,7 +15,7 @@ CUDA_CONTEXT_BYTES = 450 * 2**20
 """What CUDA, its libraries and torch's kernels take of a GPU for each process: 300 to 500 MiB are commonly reported.
 Not measured here."""
 
-_FLOAT = 4
+_FLOAT, _DOUBLE = 4, 8
 
 
 def policy_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
@@ -23,22 +23,34 @@ def policy_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
     rows = min(search.policy_rows, search.branches)
     prefill = min(PREFILL_TOKENS, search.questions * search.prompt_tokens)
     tick = max(
-        tick_bytes(model, prefill, 1, search),
-        tick_bytes(model, rows, min(search.depth, search.total_tokens) + 1, search),
+        tick_bytes(model, prefill, 1, search.prompt_tokens),
+        tick_bytes(model, rows, min(search.depth, search.total_tokens) + 1, search.path_tokens),
     )
-    vocabulary = model.shape.outputs
-    drawn = min(rows, max(1, DRAWN_LOGITS // vocabulary))
-    # Beside the logits: a copy in the check that they are finite, or a share of rows with three 64-bit numbers each.
-    beside = max(rows * vocabulary * (_FLOAT + 2), drawn * vocabulary * (_FLOAT + 24 * search.samples))
+    logits = rows * model.shape.outputs * (_FLOAT + _narrow_copy(model)) + draw_bytes(model, search)
     return (
         [Line("policy weights", "weights", model.weight_bytes, note=_weights_note(model))],
         [
             Line("policy activations", "activations", tick, note=f"a tick of {max(prefill, rows):,} tokens"),
-            Line(
-                "policy logits", "logits", rows * vocabulary * _FLOAT + beside, note=f"{rows:,} rows x {vocabulary:,}"
-            ),
+            Line("policy logits", "logits", logits, note=f"{rows:,} rows x {model.shape.outputs:,}, and a draw"),
         ],
     )
+
+
+def draw_bytes(model: Model, search: SearchNeeds) -> int:
+    """Return what drawing holds beside the logits of a tick, for as many rows as are drawn together.
+
+    Always: the logits of these rows in their order, and their shares. With a temperature, the scaled logits. With a
+    cut, the logits that are left with a mark for each, or before that, by rank, three double numbers: the sorted
+    logits, their shares, and what these add up to. Noise is made from 64-bit numbers, for every block of the vocabulary
+    and for the tokens of one block.
+    """
+    vocabulary = model.shape.outputs
+    together = min(search.branches, max(1, DRAWN_LOGITS // vocabulary))
+    copies = 2 * _FLOAT + (_FLOAT if search.scales_logits else 0)
+    if search.cuts_logits:
+        copies += max(_FLOAT + 1, 3 * _DOUBLE)
+    raced = min(vocabulary, DRAWN_BLOCK + vocabulary // DRAWN_BLOCK)
+    return together * (vocabulary * copies + raced * 4 * _DOUBLE)
 
 
 def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
@@ -47,14 +59,15 @@ def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
     tokens = min(PREFILL_TOKENS + rows, search.branches * search.step_tokens + search.questions * search.prompt_tokens)
     resident = [Line("reward weights", "weights", model.weight_bytes, note=_weights_note(model))]
     if not search.by_likelihood:
-        tick = tick_bytes(model, tokens, search.depth + 1, search)
+        tick = tick_bytes(model, tokens, search.depth + 1, search.prompt_tokens)
         return resident, [Line("reward activations", "activations", tick, note=f"a tick of {tokens:,} tokens")]
     vocabulary = model.shape.vocabulary
     together = scored_tokens(vocabulary)
     tokens = min(tokens, together + min(rows, together))
-    longest = min(tokens, max(search.step_tokens, search.prompt_tokens))
-    logits = tokens * vocabulary * _FLOAT + longest * vocabulary * (_FLOAT + 2)
-    tick = tick_bytes(model, tokens, search.depth + 1, search)
+    # Of one step at a time: the check that its logits are finite takes their size and two marks each.
+    checked = min(tokens, search.step_tokens) * vocabulary * (_FLOAT + 2)
+    logits = tokens * vocabulary * (_FLOAT + _narrow_copy(model)) + checked
+    tick = tick_bytes(model, tokens, search.depth + 1, search.prompt_tokens)
     return resident, [
         Line("reward activations", "activations", tick, note=f"a tick of {tokens:,} tokens"),
         Line("reward logits", "logits", logits, note=f"{tokens:,} tokens x {vocabulary:,}"),
@@ -74,17 +87,27 @@ def embedder_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[
     )
 
 
-def tick_bytes(model: Model, tokens: int, depth: int, search: SearchNeeds) -> int:
+def tick_bytes(model: Model, tokens: int, depth: int, slots: int) -> int:
     """Return what one forward pass of the tree engine holds beside weights, KV and logits.
 
-    A layer at its widest: four copies of the hidden state, queries, keys and values twice, the gated feed-forward
-    three times; in attention one part for each stretch of a query's path, twice while they are merged, and the scores.
+    Tokens read up to `depth` stretches of their paths, the longest of so many slots. In the feed-forward of a layer:
+    four times the hidden state and three times the gated width. In its attention: the residual and the norm's output,
+    queries, keys and values before and after rotation, and a part of the result for each stretch; then either
+    all parts again, weighed, or what one batch of stretches takes: its queries and results twice, keys and values
+    gathered, the scores.
     """
-    shape = model.shape
-    across = shape.heads * shape.head_width
-    wide = 4 * shape.hidden + 2 * (across + 2 * shape.kv_heads * shape.head_width) + 3 * shape.intermediate
-    scores = min(GATHERED_SLOTS, search.questions * search.prompt_tokens) * min(tokens, search.prompt_tokens)
-    return tokens * wide * model.number_bytes + _FLOAT * (2 * tokens * depth * across + scores * shape.heads)
+    shape, number = model.shape, model.number_bytes
+    across, down = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    forward = tokens * number * (4 * shape.hidden + 3 * shape.intermediate)
+    parts = tokens * depth * across * _FLOAT
+    gathered = 2 * GATHERED_SLOTS * down * number + _FLOAT * tokens * (4 * across + slots * shape.heads)
+    attention = tokens * number * (2 * shape.hidden + 2 * (across + 2 * down)) + parts + max(parts, gathered)
+    return max(forward, attention)
+
+
+def _narrow_copy(model: Model) -> int:
+    """Return the bytes of a logit in a half type, which is there until it is widened."""
+    return 0 if model.number_bytes == _FLOAT else model.number_bytes
 
 
 def policy_kv(model: Model, search: SearchNeeds, left_bytes: int | None) -> Line:

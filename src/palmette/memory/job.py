@@ -45,7 +45,8 @@ class SearchNeeds:
     policy_rows: int = 512
     reward_rows: int = 512
     embed_rows: int = 128
-    samples: bool = True
+    scales_logits: bool = False
+    cuts_logits: bool = False
     by_likelihood: bool = False
     kv_budget_bytes: int | None = None
     reward_kv_budget_bytes: int | None = None

@@ -30,7 +30,7 @@ def group_limits(root: Path = Path("/")) -> list[tuple[int, int]]:
 
 
 def memory_info(root: Path = Path("/")) -> dict[str, int]:
-    """Return the machine's memory by the kernel's names (MemTotal, MemAvailable), in bytes; nothing on other systems."""
+    """Return the machine's memory in bytes by the kernel's names, as MemTotal; nothing on other systems."""
     return {name.removesuffix(":"): size * 1024 for name, size in numbers(root / "proc/meminfo").items()}
 
 
