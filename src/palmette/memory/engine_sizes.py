@@ -2,7 +2,15 @@
 
 from palmette.memory.job import Model, SearchNeeds
 from palmette.memory.lines import Line
-from palmette.memory.tick import DRAWN_BLOCK, DRAWN_LOGITS, GATHERED_SLOTS, PREFILL_TOKENS, pool_tokens, scored_tokens
+from palmette.memory.tick import (
+    DRAWN_BLOCK,
+    DRAWN_LOGITS,
+    EMBEDDED_TOKENS,
+    GATHERED_SLOTS,
+    PREFILL_TOKENS,
+    pool_tokens,
+    scored_tokens,
+)
 
 PROCESS_BYTES = 440 * 2**20
 """Python with torch, transformers and a model's code imported, before any weight. Measured: torch 2.13 for the CPU,
@@ -39,18 +47,18 @@ def policy_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
 def draw_bytes(model: Model, search: SearchNeeds) -> int:
     """Return what drawing holds beside the logits of a tick, for as many rows as are drawn together.
 
-    Always: the logits of these rows in their order, and their shares. With a temperature, the scaled logits. With a
-    cut, the logits that are left with a mark for each, or before that, by rank, three double numbers: the sorted
-    logits, their shares, and what these add up to. Noise is made from 64-bit numbers, for every block of the vocabulary
-    and for the tokens of one block.
+    The logits of these rows in their order, and scaled where there is a temperature. Then their shares, and with a cut
+    the logits that are left. A cut by rank, before that, has those that it sorts twice; in double numbers these, what
+    their shares add up to and what comes before each; and a mark for each.
+    Noise is made from 64-bit numbers, for every block of the vocabulary and for the tokens of one block.
     """
     vocabulary = model.shape.outputs
     together = min(search.branches, max(1, DRAWN_LOGITS // vocabulary))
-    copies = 2 * _FLOAT + (_FLOAT if search.scales_logits else 0)
-    if search.cuts_logits:
-        copies += max(_FLOAT + 1, 3 * _DOUBLE)
+    ordered = _FLOAT + _FLOAT * search.scales_logits
+    shared = vocabulary * _FLOAT * (2 if search.cuts_logits else 1)
+    ranked = min(search.sorted_logits, vocabulary) * (2 * _FLOAT + 3 * _DOUBLE + 1)
     raced = min(vocabulary, DRAWN_BLOCK + vocabulary // DRAWN_BLOCK)
-    return together * (vocabulary * copies + raced * 4 * _DOUBLE)
+    return together * (vocabulary * ordered + max(shared, ranked) + raced * 4 * _DOUBLE)
 
 
 def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
@@ -77,13 +85,15 @@ def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
 def embedder_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
     """Return what the embedder holds throughout, and what it adds while it embeds a batch of steps."""
     shape = model.shape
-    texts = min(search.embed_rows, search.branches)
-    tokens = texts * min(search.step_tokens, shape.positions or search.step_tokens)
-    # At a layer's widest: the residual, the attention's output, the feed-forward before and after its activation.
-    batch = tokens * _FLOAT * (2 * shape.hidden + 2 * shape.intermediate)
+    # Nothing bounds how many of its tokens a step is but what it reads at most.
+    longest = shape.positions or EMBEDDED_TOKENS
+    tokens = max(longest, min(EMBEDDED_TOKENS, longest * min(search.embed_rows, search.branches)))
+    # At a layer's widest: its input, the attention's output with and without the residual, the feed-forward before and
+    # after its activation.
+    batch = tokens * _FLOAT * (3 * shape.hidden + 2 * shape.intermediate)
     return (
         [Line("embedder weights", "embedder", model.weight_bytes, note=_weights_note(model))],
-        [Line("embedder activations", "activations", batch, note=f"{texts} texts of {tokens // texts} tokens")],
+        [Line("embedder activations", "activations", batch, note=f"{tokens:,} tokens at a time")],
     )
 
 
