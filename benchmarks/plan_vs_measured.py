@@ -38,6 +38,10 @@ SEARCHES: dict[str, Settings] = {
     "seedling with a scalar head, ets 16": {
         **_LADDER, **_BUDGET, "search.width": 16, "search.kv_budget": "64MiB", "reward.model": "seedling-prm",
     },
+    "seedling, ets 24, steps of 48": {
+        **_LADDER, **_BUDGET, "search.width": 24, "search.kv_budget": "160MiB", "reward.kv_budget": "96MiB",
+        "search.step_tokens": 48,
+    },
     "smollm2, ets 4, no embedder": {
         **_GYM, **_JUDGED, **_BUDGET, **_ALONE, "search.width": 4, "search.kv_budget": "256MiB",
     },
@@ -52,9 +56,9 @@ HELD_OUT: dict[str, Settings] = {
         **_LADDER, **_BUDGET, **_ALONE, "search.width": 40, "search.kv_budget": "96MiB", "reward.kv_budget": "48MiB",
         "search.step_tokens": 24,
     },
-    "seedling, ets 24, steps of 48": {
-        **_LADDER, **_BUDGET, "search.width": 24, "search.kv_budget": "160MiB", "reward.kv_budget": "96MiB",
-        "search.step_tokens": 48,
+    "seedling, ets 32, steps of 40": {
+        **_LADDER, **_BUDGET, "search.width": 32, "search.kv_budget": "112MiB", "reward.kv_budget": "80MiB",
+        "search.step_tokens": 40,
     },
     "smollm2, ets 12, steps of 64, temperature 0.7": {
         **_GYM, **_JUDGED, **_BUDGET, "search.width": 12, "search.kv_budget": "320MiB", "reward.kv_budget": "96MiB",

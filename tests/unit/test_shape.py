@@ -18,6 +18,7 @@ PUBLISHED = {
     "meta-llama/Llama-3.2-1B": 1_235_814_400,
     "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
     "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "EleutherAI/llemma_7b": 6_738_546_688,
     "Qwen/Qwen2.5-0.5B": 494_032_768,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "Qwen/Qwen2.5-3B": 3_085_938_688,

@@ -12,9 +12,15 @@ from palmette.memory.tick import (
     scored_tokens,
 )
 
-PROCESS_BYTES = 440 * 2**20
-"""Python with torch, transformers and a model's code imported, before any weight. Measured: torch 2.13 for the CPU,
-transformers 5.19, one thread."""
+PROCESS_BYTES = 436 * 2**20
+"""Python with torch, transformers and a model's code imported and used once, before any weight. Measured, as the two
+below: torch 2.13 for the CPU, transformers 5.19, one thread."""
+
+SENTENCES_BYTES = 20 * 2**20
+"""What sentence-transformers adds to it, for an embedder."""
+
+PEFT_BYTES = 8 * 2**20
+"""What peft adds to it, for LoRA."""
 
 TOKENIZER_BYTES = 640
 """Of a tokenizer, for each entry of its vocabulary. Measured: two tokenizers of SmolLM2-135M take 55 MiB."""
@@ -161,8 +167,8 @@ def _weights_note(model: Model) -> str:
     return f"{model.shape.parameters / 1e6:,.1f} M x {model.number_bytes} bytes"
 
 
-def process_line(*models: Model | None) -> Line:
+def process_line(*models: Model | None, embeds: bool, adapts: bool = False) -> Line:
     """Return what this process holds beside weights: its libraries, and a tokenizer for each model."""
-    words = sum(model.shape.vocabulary for model in models if model is not None)
-    size = PROCESS_BYTES + words * TOKENIZER_BYTES
+    size = PROCESS_BYTES + TOKENIZER_BYTES * sum(model.shape.vocabulary for model in models if model is not None)
+    size += SENTENCES_BYTES * embeds + PEFT_BYTES * adapts
     return Line("process", "runtime", size, "measured", note="Python, torch, transformers, tokenizers")
