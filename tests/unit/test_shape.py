@@ -18,7 +18,6 @@ PUBLISHED = {
     "meta-llama/Llama-3.2-1B": 1_235_814_400,
     "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
     "meta-llama/Llama-2-7b-hf": 6_738_415_616,
-    "EleutherAI/llemma_7b": 6_738_546_688,
     "Qwen/Qwen2.5-0.5B": 494_032_768,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "Qwen/Qwen2.5-3B": 3_085_938_688,
@@ -68,6 +67,11 @@ def test_the_kv_of_a_token_is_two_vectors_for_each_key_head_of_each_layer() -> N
     assert find_shape("mistralai/Mistral-7B-v0.1").kv_bytes_per_token("bfloat16") == 2 * 32 * 8 * 128 * 2 == 131_072
     assert find_shape("smollm2-135m").kv_bytes_per_token("float32") == 2 * 30 * 3 * 64 * 4 == 46_080
     assert find_shape("EleutherAI/llemma_7b").kv_bytes_per_token("float16") == 524_288
+
+
+def test_llemma_has_the_sixteen_tokens_that_code_llama_adds_to_llama_2() -> None:
+    llama, llemma = find_shape("meta-llama/Llama-2-7b-hf"), find_shape("EleutherAI/llemma_7b")
+    assert llemma.parameters == llama.parameters + 2 * 16 * 4096
 
 
 def test_lora_counts_two_thin_matrices_for_each_target() -> None:
