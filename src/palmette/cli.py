@@ -112,6 +112,9 @@ def plan(
     width: Annotated[int | None, typer.Option(help="Branches in flight per question.")] = None,
     devices: Annotated[str | None, typer.Option(help="2x24GiB, 1x80GiB, cpu:24GiB; default: detected.")] = None,
     train: Annotated[bool, typer.Option("--train", help="Plan updates too, not only a search.")] = False,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="With --train: the update itself on fake tensors; takes seconds.")
+    ] = False,
     server: Annotated[str, typer.Option(help="sglang or vllm: whose KV the table shows.")] = "sglang",
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any key: --set search.depth=12")] = None,
     ets_config: Annotated[
@@ -132,6 +135,8 @@ def plan(
 
     if server not in ("sglang", "vllm"):
         raise ConfigError(f"--server {server}: choose sglang or vllm")
+    if predict and not train:
+        raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
     flags: dict[str, Any] = {
         "policy.model": policy,
         "reward.model": reward,
@@ -143,7 +148,7 @@ def plan(
     }
     overrides = _overrides(flags, settings, config_file, ets_config, embed_device)
     config = load_config(config_file, overrides)
-    console.plan(config, train=train, server=server, as_json=as_json, page=page)
+    console.plan(config, train=train, server=server, predict=predict, as_json=as_json, page=page)
 
 
 @app.command()

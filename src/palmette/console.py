@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from palmette import run
 from palmette.config import Config, load_config
-from palmette.errors import BudgetError, ConfigError, PalmetteError, RunError, StoppedError
+from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
 from palmette.memory.advice import refusal
 from palmette.planning import devices_of, plan_run
@@ -214,9 +215,11 @@ def models(*, as_json: bool) -> None:
     Console().print(table)
 
 
-def plan(config: Config, *, train: bool, server: str, as_json: bool, page: Path | None) -> None:
+def plan(config: Config, *, train: bool, server: str, predict: bool, as_json: bool, page: Path | None) -> None:
     """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
-    job, planned = plan_run(config, train=train, server=server)
+    predicted, notes = _predicted(config) if predict else ({}, ())
+    job, planned = plan_run(config, train=train, server=server, predicted=predicted)
+    planned = replace(planned, remarks=(*planned.remarks, *notes))
     if page is not None:
         write_plan_page(planned, page)
     if as_json:
@@ -230,7 +233,16 @@ def plan(config: Config, *, train: bool, server: str, as_json: bool, page: Path 
         if page is not None:
             print(f"page    {page}")
     if not planned.fits:
-        raise BudgetError(refusal(job, devices_of(config), planned))
+        # What was predicted holds for these settings alone: others are tried by formula.
+        raise BudgetError(refusal(replace(job, predicted={}), devices_of(config), planned))
+
+
+def _predicted(config: Config) -> tuple[dict[str, int], tuple[str, ...]]:
+    try:
+        from palmette.predicting import predicted_lines
+    except ImportError as error:
+        raise BackendError(f"--predict runs the learner and needs {error.name}: plan without it") from error
+    return predicted_lines(config)
 
 
 def report(folders: Sequence[Path], out: Path | None) -> None:

@@ -12,7 +12,11 @@ from palmette.memory.find import adapter_bytes, find_shape
 from palmette.memory.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.memory.lines import Plan
 from palmette.memory.plan import make_plan
+from palmette.memory.tick import SORTED_LOGITS
 from palmette.units import parse_bytes
+
+_ALL = 2**40
+"""More logits than any vocabulary has."""
 
 
 def devices_of(config: Config) -> tuple[Device, ...]:
@@ -37,7 +41,9 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
         policy_rows=config.policy.batch_rows,
         reward_rows=config.reward.batch_rows,
         embed_rows=config.embedder.batch_rows,
-        samples=config.policy.temperature > 0,
+        scales_logits=config.policy.temperature not in (0, 1),
+        cuts_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
+        sorted_logits=_sorted_logits(config.policy),
         by_likelihood=config.reward.score == "likelihood",
         kv_budget_bytes=_bytes(settings.kv_budget),
         reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
@@ -138,6 +144,13 @@ def _update(config: Config) -> UpdateNeeds:
         logits=train.logits,
         reference=train.reference,
     )
+
+
+def _sorted_logits(policy: PolicySettings) -> int:
+    """Return how many logits of a row are sorted: where the first ones do not reach top-p, all are."""
+    if policy.temperature == 0 or (policy.top_k is None and policy.top_p == 1):
+        return 0
+    return _ALL if policy.top_k is None else max(SORTED_LOGITS, policy.top_k + 1)
 
 
 def _bytes(amount: str | int | None) -> int | None:

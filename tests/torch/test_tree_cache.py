@@ -1,3 +1,4 @@
+import gc
 import random
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.errors import BudgetError
+from palmette.memory.host import resident_bytes
 
 from .forest import grown
 
@@ -36,6 +38,25 @@ def test_a_dropped_node_stays_while_something_hangs_below_it() -> None:
     assert root.blocks and child.parent is root
     cache.drop(child)
     assert pool.taken_bytes == 0
+
+
+def test_only_a_budget_is_resident_from_the_start() -> None:
+    # Keys and values of 64 MiB each: more than a heap hands out from pages that it has already.
+    wide = KvShape(layers=1, heads=2, width=1024, dtype=torch.float32, device=torch.device("cpu"))
+    gc.collect()  # Pools of earlier tests.
+    before = resident_bytes()
+    pool = KvPool(wide, budget_bytes=128 * 2**20)
+    held = resident_bytes() - before
+    assert pool.blocks * wide.token_bytes == 128 * 2**20
+    assert held == pytest.approx(128 * 2**20, rel=0.05)
+    lazy = KvPool(wide)
+    lazy.take(2 * lazy.blocks)
+    assert lazy.blocks * wide.token_bytes == 128 * 2**20
+    assert resident_bytes() - before - held < 80 * 2**20  # What was copied when it doubled, not what is free.
+    assert pool.shrink() and pool.blocks == 0
+    assert resident_bytes() - before < 80 * 2**20
+    pool.take(1024)
+    assert pool.limit_tokens == 4096
 
 
 def test_the_coldest_node_that_is_not_in_use_loses_its_blocks_first() -> None:

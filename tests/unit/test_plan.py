@@ -141,7 +141,9 @@ def test_a_search_on_a_cpu_is_counted_line_by_line() -> None:
     assert found["reward KV"].bytes == 32 * 2**20 // token * token
     assert {found["policy KV"].known, found["reward KV"].known} == {"declared"}
     rows = 16 * 4
-    assert found["policy logits"].bytes == rows * 21 * 4 + rows * 21 * 28
+    assert found["policy logits"].bytes == rows * 21 * 4 + rows * 21 * (
+        2 * 4 + 4 * 8
+    )  # Logits; in order, as shares, and noise.
     assert found["margin"].bytes >= 0.03 * found["process"].bytes
 
 
@@ -163,6 +165,7 @@ def test_full_training_holds_gradients_and_two_moments_of_every_parameter() -> N
     assert found["policy weights"] == found["gradients"] == 134_515_008 * 4
     assert found["optimizer state"] == 2 * 134_515_008 * 4
     assert found["logits"] == 4 * 4096 * 49_152 * 4
+    assert found["gradients in flight"] == 49_152 * 576 * 4
     assert (update.share, "policy KV" in found) == (0.90, False)
     assert "optimizer state" in lines(plan)
 
@@ -173,13 +176,17 @@ def test_lora_trains_few_parameters_and_chunks_bound_the_logits() -> None:
         "memory.devices": "cpu:24GiB",
         "train.method": "lora",
         "train.lora_rank": 8,
+        "memory.prompt_tokens": 64,
+        "train.response_tokens": 300,
+        "train.micro_batch_tokens": 364,
     }
     plan = plan_run(load_config(None, settings), train=True)[1]
     update = {line.holder: line.bytes for line in plan.devices[0].phases[-1].lines}
     count = 30 * 8 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
     assert update["LoRA weights"] == update["gradients"] == count * 4
     assert update["optimizer state"] == 2 * count * 4
-    assert update["logits"] == 2 * (24 * 2**20 // (49_152 * 4)) * 49_152 * 4
+    assert update["logits"] == (256 + 5) * 49_152 * 4  # Chunks of 48 MiB, blocks of 1.
+    assert "gradients in flight" not in update
 
 
 def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> None:
@@ -201,6 +208,9 @@ def test_predicted_lines_take_the_place_of_formulas_and_say_so() -> None:
     plan = make_plan(job, parse_devices("cpu:24GiB"))
     line = next(line for line in plan.devices[0].phases[-1].lines if line.kind == "activations")
     assert (line.bytes, line.known) == (12_345, "predicted")
+    others = {line.holder: line.known for line in plan.devices[0].phases[-1].lines}
+    assert others["gradients"] == "formula"
+    assert "logits" not in others  # They are among what was predicted.
 
 
 REFUSED: list[tuple[str, bool, dict[str, Any]]] = [
@@ -252,7 +262,7 @@ def test_the_width_that_is_advised_is_the_largest_that_fits() -> None:
 
 def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
     refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:2GiB"}))
-    with pytest.raises(BudgetError, match="search needs 0.7 GiB of cpu, budget is 0.2 GiB"):
+    with pytest.raises(BudgetError, match="search needs 0.6 GiB of cpu, budget is 0.2 GiB"):
         refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:256MiB"}))
 
 

@@ -69,6 +69,11 @@ def test_the_kv_of_a_token_is_two_vectors_for_each_key_head_of_each_layer() -> N
     assert find_shape("EleutherAI/llemma_7b").kv_bytes_per_token("float16") == 524_288
 
 
+def test_llemma_has_the_sixteen_tokens_that_code_llama_adds_to_llama_2() -> None:
+    llama, llemma = find_shape("meta-llama/Llama-2-7b-hf"), find_shape("EleutherAI/llemma_7b")
+    assert llemma.parameters == llama.parameters + 2 * 16 * 4096
+
+
 def test_lora_counts_two_thin_matrices_for_each_target() -> None:
     shape = find_shape("smollm2-135m")
     assert shape.lora_parameters(8, ("q_proj",)) == 30 * 8 * (576 + 576)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-_CANDIDATES = 1024
-"""Sorted first. Where they do not reach top-p, all tokens are: 49,152 take nine times as long."""
+from palmette.memory.tick import SORTED_LOGITS
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def _by_rank(
     rows, vocabulary = scaled_RV.shape
     kept = min(sampling.top_k or vocabulary, vocabulary)
     margin = gap if sampling.top_p < 1 else 0.0
-    count = min(vocabulary, max(_CANDIDATES, kept + 1) if sampling.top_k else _CANDIDATES)
+    count = min(vocabulary, max(SORTED_LOGITS, kept + 1) if sampling.top_k else SORTED_LOGITS)
     while True:
         sorted_RK = scaled_RV.topk(count, dim=-1).values
         # In float64: a float32 running sum over 49,152 tokens is off by more than the margin.

@@ -49,8 +49,9 @@ class KvShape:
 class KvPool:
     """Keys and values of all layers in blocks of `BLOCK_TOKENS` slots.
 
-    With a budget the pool has its full size from the start and never more; without one it grows when it is full. Where
-    it cannot grow, for want of memory, its size becomes its limit.
+    With a budget the pool has its full size from the start and never more, and every page of it is there: a budget that
+    memory does not hold shows before the first step. Without one it grows when it is full, and on the CPU its pages
+    come as they are written. Where it cannot grow, for want of memory, its size becomes its limit.
     """
 
     def __init__(self, shape: KvShape, budget_bytes: int | None = None) -> None:
@@ -61,6 +62,7 @@ class KvPool:
                 f"a KV budget of {budget_bytes} bytes holds no block of {BLOCK_TOKENS} tokens: "
                 f"give it {BLOCK_TOKENS * shape.token_bytes} bytes or more"
             )
+        self._has_budget = budget_bytes is not None
         self.is_frozen = False
         """Whether the limit is where memory ran out, not what a budget says."""
         self.blocks = 0
@@ -151,7 +153,7 @@ class KvPool:
         # One layer at a time: while all but one layer have their old size or their new one, little more is held.
         for tensors in (self.keys, self.values):
             for layer in range(self.shape.layers):
-                new = _zeros(self.shape, (self.blocks + count) * BLOCK_TOKENS)
+                new = _zeros(self.shape, (self.blocks + count) * BLOCK_TOKENS, written=self._has_budget)
                 if layer < len(tensors):
                     new[:, : self.blocks * BLOCK_TOKENS] = tensors[layer][:, : self.blocks * BLOCK_TOKENS]
                     tensors[layer] = new
@@ -176,12 +178,15 @@ class KvPool:
                         return  # A layer with more slots than are handed out is no harm.
 
 
-def _zeros(shape: KvShape, slots: int) -> torch.Tensor:
-    """Return a layer's slots. Zeros, not garbage: a masked slot still enters a product, and 0 * nan is nan."""
+def _zeros(shape: KvShape, slots: int, *, written: bool) -> torch.Tensor:
+    """Return a layer's slots, on the CPU with every page `written` or none.
+
+    Zeros, not garbage: a masked slot still enters a product, and 0 * nan is nan.
+    """
     size = (shape.heads, slots, shape.width)
-    if shape.device.type != "cpu":
+    if written or shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    # torch.zeros writes every page: 64 MiB resident where numpy's come from the system as they are first written.
+    # torch.zeros writes every page, numpy's come from the system as they are first written.
     count = math.prod(size) * shape.dtype.itemsize
     raw = np.zeros(count + _ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from palmette.engine.cuts import Sampling, cut
+from palmette.memory.tick import DRAWN_BLOCK
 
 NARROW_GAP = 4e-4
 """Two candidates closer than this in perturbed logits may swap when the batch changes.
@@ -18,10 +19,6 @@ NARROW_GAP = 4e-4
 Measured on CPU in float32: what the batch adds to the logits of one row differs between two tokens by up to 7e-6
 (seedling) and 8e-5 (SmolLM2-135M, 128 rows). A gap this narrow comes up once in 1,000 to 5,000 tokens.
 """
-
-_BLOCK_TOKENS = 512
-"""A larger vocabulary is drawn from in two races, for a block of tokens and inside it: 608 random numbers for each row
-of SmolLM2's instead of 49,152, which took as long as a fifth of the forward pass."""
 
 
 class Draw(NamedTuple):
@@ -98,15 +95,15 @@ def _race_from(scaled_RV: torch.Tensor, floor_R: torch.Tensor, streams: Streams)
 def _masses(scaled_RV: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the logarithm of each block's mass and how many tokens a whole block has."""
     vocabulary = scaled_RV.shape[1]
-    if vocabulary <= _BLOCK_TOKENS:
+    if vocabulary <= DRAWN_BLOCK:
         return scaled_RV.logsumexp(-1, keepdim=True), vocabulary
-    whole = vocabulary // _BLOCK_TOKENS * _BLOCK_TOKENS
+    whole = vocabulary // DRAWN_BLOCK * DRAWN_BLOCK
     top_R1 = scaled_RV.amax(-1, keepdim=True)
     shares_RV = (scaled_RV - top_R1).exp_()
-    masses_RB = shares_RV[:, :whole].reshape(len(shares_RV), -1, _BLOCK_TOKENS).sum(-1)
+    masses_RB = shares_RV[:, :whole].reshape(len(shares_RV), -1, DRAWN_BLOCK).sum(-1)
     if whole < vocabulary:
         masses_RB = torch.cat([masses_RB, shares_RV[:, whole:].sum(-1, keepdim=True)], dim=1)
-    return masses_RB.log_().add_(top_R1), _BLOCK_TOKENS
+    return masses_RB.log_().add_(top_R1), DRAWN_BLOCK
 
 
 def _race(

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from palmette.config import nearest
 from palmette.errors import ConfigError
@@ -16,12 +17,18 @@ def find_shape(name: str, *, as_encoder: bool = False) -> ModelShape:
 
     Raises ConfigError for a name of none of them, BackendError for a family whose sizes are not known.
     """
+    return read_shape(name, find_config(name), as_encoder=as_encoder)
+
+
+def find_config(name: str) -> dict[str, Any]:
+    """Return the values of a model's config.json: those that lie here, or the ones known of a public model.
+
+    Raises ConfigError for a name of neither.
+    """
     folder = _folder(name)
-    if folder is not None:
-        return read_shape(name, read_json(folder / "config.json"), as_encoder=as_encoder)
-    values = known_config(name)
+    values = known_config(name) if folder is None else read_json(folder / "config.json")
     if values is not None:
-        return read_shape(name, values, as_encoder=as_encoder)
+        return values
     near = nearest(name.lower(), known_configs())
     hint = f"Did you mean {near!r}?" if near else "Give a local folder with its config.json."
     raise ConfigError(f"the shape of model {name!r} is not known: it is no folder here and no well-known model. {hint}")

@@ -4,11 +4,9 @@ import os
 import resource
 from functools import cache
 
+from palmette.memory.kernel import group_limits, memory_info
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 def resident_bytes() -> int:
@@ -53,7 +51,7 @@ def machine_bytes() -> int:
 def total_bytes() -> int:
     """Return what this process could hold at the most: the machine's memory, or a smaller limit set on it."""
     totals = [machine_bytes()]
-    totals += [limit for limit, _ in _cgroups()]
+    totals += [limit for limit, _ in group_limits()]
     if (cap := _address_space()) is not None:
         totals.append(cap)
     return min(totals)
@@ -62,7 +60,7 @@ def total_bytes() -> int:
 def free_bytes() -> int:
     """Return what can still be taken: available memory, or what a smaller limit leaves."""
     left = [available_bytes()]
-    left += [limit - used for limit, used in _cgroups()]
+    left += [limit - used for limit, used in group_limits()]
     if (cap := _address_space()) is not None and (mapped := mapped_bytes()) is not None:
         left.append(cap - mapped)
     return max(0, min(left))
@@ -70,27 +68,13 @@ def free_bytes() -> int:
 
 def available_bytes() -> int:
     """Return the machine's memory that is free or can be freed at once."""
-    try:
-        _, found, rest = _read("/proc/meminfo").partition(b"MemAvailable:")
-    except OSError:
-        found = b""
-    return int(rest.split(maxsplit=1)[0]) * 1024 if found else _PAGE * os.sysconf("SC_AVPHYS_PAGES")
+    available = memory_info().get("MemAvailable")
+    return _PAGE * os.sysconf("SC_AVPHYS_PAGES") if available is None else available
 
 
 def _address_space() -> int | None:
     cap, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if cap == resource.RLIM_INFINITY else cap
-
-
-def _cgroups() -> list[tuple[int, int]]:
-    """Return the limits of this process's control group with what it uses of each; of the innermost one alone."""
-    found = []
-    for limit, used in _CGROUPS:
-        try:
-            found.append((int(_read(limit)), int(_read(used))))
-        except (OSError, ValueError):  # There is none, or it says "max".
-            continue
-    return found
 
 
 def _read(path: str) -> bytes:

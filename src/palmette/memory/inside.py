@@ -21,7 +21,9 @@ _REWARD_PART = 4
 
 def run_inside(job: Job, placed: Placement, seats: dict[Device, Seat]) -> None:
     """Put weights, passes and caches of all roles on their devices; the policy's cache gets what is left."""
-    seats[placed.host].resident.append(process_line(job.policy, job.reward, job.embedder))
+    adapts = job.update is not None and job.update.method == "lora"
+    libraries = process_line(job.policy, job.reward, job.embedder, embeds=job.embedder is not None, adapts=adapts)
+    seats[placed.host].resident.append(libraries)
     used = dict.fromkeys(device for device in (placed.policy, placed.reward, placed.embedder) if device is not None)
     for device in used:
         if device.kind == "cuda":

@@ -34,7 +34,10 @@ class Model:
 
 @dataclass(frozen=True)
 class SearchNeeds:
-    """How a search grows. Budgets are bytes of KV, None where a cache may grow as it needs."""
+    """How a search grows. Budgets are bytes of KV, None where a cache may grow as it needs.
+
+    `sorted_logits` are those of a row that a cut by rank may sort, more than there are for all.
+    """
 
     width: int
     questions: int
@@ -45,7 +48,9 @@ class SearchNeeds:
     policy_rows: int = 512
     reward_rows: int = 512
     embed_rows: int = 128
-    samples: bool = True
+    scales_logits: bool = False
+    cuts_logits: bool = False
+    sorted_logits: int = 0
     by_likelihood: bool = False
     kv_budget_bytes: int | None = None
     reward_kv_budget_bytes: int | None = None

@@ -6,10 +6,17 @@ MiB that way for 80 MiB of tensors.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 128 * 2**10
 """glibc's own value before it begins to adapt."""
+ADAPTED_BYTES = 32 * 2**20
+"""The most that glibc adapts it to: where a process ends up that frees larger blocks."""
+
+_told: list[int] = []
+"""The size that this process has told the C library last."""
 
 
 def map_large_blocks(from_bytes: int = LARGE_BYTES) -> bool:
@@ -21,4 +28,16 @@ def map_large_blocks(from_bytes: int = LARGE_BYTES) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
+    _told[:] = [from_bytes]
     return bool(mallopt(_M_MMAP_THRESHOLD, from_bytes)) and bool(mallopt(_M_TRIM_THRESHOLD, from_bytes))
+
+
+@contextmanager
+def mapped_blocks() -> Iterator[None]:
+    """Map large blocks for a while; afterwards from the size told before, or else from where glibc would have gone."""
+    before = _told[0] if _told else ADAPTED_BYTES
+    map_large_blocks()
+    try:
+        yield
+    finally:
+        map_large_blocks(before)

@@ -47,6 +47,8 @@ class Seat:
         """Return what is kept beside so many bytes that stay and those of a phase. A GPU's is outside its share."""
         if self.device.kind == "cuda":
             return 0
-        freed = [line for name, lines in self.passing.items() if name != phase for line in lines]
+        # Before an update the heap is given back, and what an update frees goes back at once.
+        others = [lines for name, lines in self.passing.items() if "update" not in (name, phase) and name != phase]
+        freed = [line for lines in others for line in lines]
         kept = HEAP_SHARE * total(line for line in freed if line.kind == "logits")
         return math.ceil((stays_bytes + total(self.passing.get(phase, []))) * MARGIN_SHARE + kept)

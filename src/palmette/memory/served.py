@@ -39,7 +39,7 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
     embedder: list[Line] = []
     judge = job.reward if placed.reward is not None and placed.reward.kind == "cpu" else None
     if judge is not None or (placed.embedder is not None and placed.embedder.kind == "cpu"):
-        seats[placed.host].resident.append(process_line(judge, job.embedder))
+        seats[placed.host].resident.append(process_line(judge, job.embedder, embeds=job.embedder is not None))
     if job.embedder is not None and placed.embedder is not None:
         embedder, passes = embedder_lines(job.embedder, job.search)
         seats[placed.embedder].passing["embed"] = passes

@@ -13,6 +13,7 @@ _ENCODERS = ("bert", "roberta", "xlm-roberta", "mpnet")
 FAMILIES = (*_GATED, *_ENCODERS)
 _TIED_UNLESS_TOLD = ("gemma", "gemma2", "gemma3_text")
 _FOUR_NORMS = ("gemma2", "gemma3_text")
+_HEAD_NORMS = ("qwen3", "gemma3_text")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,16 @@ class ModelShape:
     def layer_parameters(self) -> int:
         """Parameters of one layer: what is held of a model that is streamed layer by layer."""
         return sum(self.parts.get(kind, 0) for kind in ("attention", "mlp")) // max(1, self.layers)
+
+    @property
+    def norms_outputs(self) -> bool:
+        """Tell whether attention and feed-forward have norms behind them too."""
+        return self.family in _FOUR_NORMS
+
+    @property
+    def norms_heads(self) -> bool:
+        """Tell whether queries and keys have norms of their own."""
+        return self.family in _HEAD_NORMS
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of all weights in one dtype."""
@@ -107,7 +118,7 @@ def _gated(name: str, family: str, values: Mapping[str, Any], as_encoder: bool) 
     attention = hidden * (across + 2 * down) + across * hidden
     attention += (across + 2 * down) * (has_bias or family == "qwen2") + hidden * has_bias
     mlp = 3 * hidden * inner + (2 * inner + hidden) * bool(values.get("mlp_bias", False))
-    norms = hidden * (4 if family in _FOUR_NORMS else 2) + 2 * width * (family in ("qwen3", "gemma3_text"))
+    norms = hidden * (4 if family in _FOUR_NORMS else 2) + 2 * width * (family in _HEAD_NORMS)
     tied = bool(values.get("tie_word_embeddings", family in _TIED_UNLESS_TOLD))
     head, outputs = _head(values, hidden, vocabulary, tied, as_encoder)
     parts = {

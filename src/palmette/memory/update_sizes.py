@@ -1,11 +1,16 @@
 """What an update holds: gradients, optimizer state, activations and logits, as formulas of shapes."""
 
+from dataclasses import replace
+
 from palmette.memory.job import Model, UpdateNeeds
-from palmette.memory.lines import Line
+from palmette.memory.lines import Line, total
 from palmette.memory.shape import DTYPE_BYTES
 
-CHUNK_BYTES = 24 * 2**20
-"""Logits of one chunk; the chunked head holds two of them."""
+CHUNK_BYTES = 48 * 2**20
+"""Logits of one chunk of the learner's head: 256 tokens at 49,152 words, where matrix products on a CPU reach their
+full speed."""
+BLOCK_BYTES = 2**20
+"""Logits that stay in a CPU core's cache while they are exponentiated and summed, in a buffer beside the chunk's."""
 
 _FLOAT = 4
 
@@ -35,51 +40,111 @@ def adapter_line(model: Model, update: UpdateNeeds) -> list[Line]:
 
 
 def update_lines(model: Model, update: UpdateNeeds, predicted: dict[str, int]) -> list[Line]:
-    """Return what an update adds to weights and optimizer state: lines that were predicted, formulas for the others."""
-    lines = [_gradients(model, update), _activations(model, update), _logits(model, update)]
+    """Return what an update adds to weights and optimizer state: lines that were predicted, formulas for the others.
+
+    Formulas count the fullest of three moments of a backward pass: at the head, in the last layer, at the embedding.
+    Predicted activations are all that is neither weight, gradient nor optimizer state, logits included.
+    """
+    count, each = trained_parameters(model, update), model.number_bytes if update.method == "full" else _FLOAT
+    lines = [Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes")]
+    if "activations" in predicted:
+        lines.append(Line("activations", "activations", 0, note=f"{update.batch_tokens:,} tokens, logits among them"))
+    else:
+        moments = [_at_the_head(model, update), _in_a_layer(model, update), _at_the_embedding(model, update)]
+        lines += [line for line in max(moments, key=total) if line.bytes]
     return [
-        Line(line.holder, line.kind, predicted[line.kind], "predicted", note=line.note)
-        if line.kind in predicted
-        else line
+        replace(line, bytes=predicted[line.kind], known="predicted") if line.kind in predicted else line
         for line in lines
     ]
 
 
-def _gradients(model: Model, update: UpdateNeeds) -> Line:
-    count = trained_parameters(model, update)
-    each = model.number_bytes if update.method == "full" else _FLOAT
-    return Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes")
+def _at_the_head(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Count all that the layers keep, and the logits.
+
+    After the last layer there are the norm's input and what it scales, the responses' hidden states and their gradient.
+    """
+    boundary = update.batch_tokens * model.shape.hidden * model.number_bytes
+    kept = model.shape.layers * (boundary if update.checkpointing else _layer_bytes(model, update))
+    return [_activations(update, kept + 4 * boundary), _logits(model, update), *_in_flight(model, update)]
 
 
-def _activations(model: Model, update: UpdateNeeds) -> Line:
-    """Count what a backward pass needs kept, with one layer's gradients of it on top.
+def _in_a_layer(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Count what is kept, and what the backward pass adds in the last layer, where nothing of others is gone yet.
 
-    A layer keeps both norms' inputs and outputs, queries, keys, values, the attention's output, gate, up, their
-    product and the two residuals. With checkpointing only each layer's input is kept, and one layer is computed again.
+    It is widest in the feed-forward: the gradients of product, up and gate when the product itself is gone, of the
+    residual twice, and one matrix's own before it is added.
     """
     shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
+    layer, boundary = _layer_bytes(model, update), tokens * shape.hidden * number
+    kept = (shape.layers - 1) * boundary + layer if update.checkpointing else shape.layers * layer
+    matrix = shape.hidden * shape.intermediate * number if update.method == "full" else 0
+    backward = tokens * number * 2 * (shape.intermediate + shape.hidden) + matrix
+    return [_activations(update, kept + backward), *(_in_flight(model, update) if shape.tied else [])]
+
+
+def _at_the_embedding(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Count the embedding's gradient before it is added; a tied head's stands beside it, and their sum."""
+    if update.method == "lora":
+        return []
+    size = model.shape.vocabulary * model.shape.hidden * model.number_bytes
+    copies = 3 if model.shape.tied else 1
+    return [Line("gradients in flight", "gradients", copies * size, note="the embedding's and the head's")]
+
+
+def _layer_bytes(model: Model, update: UpdateNeeds) -> int:
+    """Return what a layer keeps for its backward pass.
+
+    The inputs of its norms; what these scale, where their weights are trained, and what they give to the next matrix;
+    queries, keys, values, the attention's output; gate, gate activated, up, and their product.
+    """
+    shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
+    scaled = update.method == "full"
     across, down = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    layer = tokens * number * (6 * shape.hidden + 2 * across + 2 * down + 4 * shape.intermediate)
-    # RMS norms compute in float32 whatever the weights are.
-    layer += tokens * 2 * shape.hidden * (_FLOAT if number < _FLOAT else 0)
-    boundary = tokens * shape.hidden * number
-    kept = shape.layers * boundary + layer if update.checkpointing else shape.layers * layer
-    backward = layer // 2
+    each = (4 + 2 * scaled) * shape.hidden + 2 * across + 2 * down + 4 * shape.intermediate
+    if shape.norms_outputs:
+        each += (2 + 2 * scaled) * shape.hidden
+    if shape.norms_heads:
+        each += (1 + scaled) * (across + down)
+    if update.method == "lora":  # A frozen matrix does not need its input; the attention's output is kept anyway.
+        targets = set(update.lora_targets)
+        each += update.lora_rank * len(targets)
+        each -= shape.hidden * (targets.isdisjoint({"q_proj", "k_proj", "v_proj"}))
+        each -= shape.hidden * (targets.isdisjoint({"gate_proj", "up_proj"}))
+        each -= shape.intermediate * ("down_proj" not in targets)
+    layer = tokens * number * each + tokens * _FLOAT * (shape.heads + 2)
+    # Norms compute in float32 whatever the weights are.
+    return layer + (tokens * 2 * shape.hidden * _FLOAT if number < _FLOAT else 0)
+
+
+def _activations(update: UpdateNeeds, size: int) -> Line:
     how = "each layer computed again" if update.checkpointing else "all layers kept"
-    return Line("activations", "activations", kept + backward, note=f"{tokens:,} tokens, {how}")
+    return Line("activations", "activations", size, note=f"{update.batch_tokens:,} tokens, {how}")
 
 
 def _logits(model: Model, update: UpdateNeeds) -> Line:
     tokens, vocabulary = update.batch_tokens, model.shape.vocabulary
     row = vocabulary * _FLOAT
     if update.logits == "chunked":
-        chunk = max(1, CHUNK_BYTES // row)
-        return Line(
-            "logits", "logits", 2 * min(chunk, tokens) * row, note=f"two chunks of {min(chunk, tokens):,} tokens"
-        )
+        chunk = min(max(1, CHUNK_BYTES // row), tokens)
+        # Weights of a half type take a narrow copy of the chunk's gradient.
+        copies = 1 if model.number_bytes == _FLOAT else 1.5
+        block = min(chunk, max(1, BLOCK_BYTES // row))
+        return Line("logits", "logits", int((copies * chunk + block) * row), note=f"a chunk of {chunk:,} tokens")
     # Plain: logits, log-probabilities and the gradient of each; in place: no scaled copy of the logits.
     copies = 4 if update.logits == "plain" else 3
     return Line("logits", "logits", copies * tokens * row, note=f"{copies} x {tokens:,} tokens x {vocabulary:,}")
+
+
+def _in_flight(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Return the head's gradient before it is added to that of earlier micro-batches.
+
+    Where the head is the embedding too, it waits until the backward pass has reached that end.
+    """
+    if update.method == "lora":
+        return []
+    one = model.shape.vocabulary * model.shape.hidden
+    size = one * _FLOAT + (one * model.number_bytes if model.number_bytes < _FLOAT else 0)
+    return [Line("gradients in flight", "gradients", size, note="the head's, before it is added")]
 
 
 def reference_lines(model: Model, *, same_device: bool) -> tuple[list[Line], list[Line]]:

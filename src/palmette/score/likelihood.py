@@ -41,6 +41,7 @@ class LikelihoodScorer(TreeScorer):
                     sums[node] += _chance(
                         logits_TV[skipped:], rows[node][start : start + max(0, last - first - skipped)]
                     )
+            del logits_TV  # It would hold all of this tick's beside the next one's.
             pending = [node for node in pending if node.computed < len(node.tokens)]
         return {row: sums.get(node, 0.0) / max(1, self._own[row]) for row, node in nodes.items()}
 

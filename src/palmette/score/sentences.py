@@ -1,8 +1,12 @@
 """Vectors from any SentenceTransformer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from palmette.memory.mappings import mapped_blocks
+from palmette.memory.tick import EMBEDDED_TOKENS
 from palmette.zoo.foreign import told_as
 
 if TYPE_CHECKING:
@@ -11,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SentenceEmbedder:
-    """Embeds in batches of `batch_rows`, on the model's own device."""
+    """Embeds up to `batch_rows` texts and `EMBEDDED_TOKENS` tokens at a time, on the model's own device."""
 
     def __init__(self, model: "SentenceTransformer", name: str, *, batch_rows: int) -> None:
         self._model = model
@@ -20,7 +24,37 @@ class SentenceEmbedder:
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
         """Return one vector for each text; see the contract."""
-        with told_as(f"embedder {self.name} cannot embed"):
-            return self._model.encode(
-                list(texts), batch_size=self._batch_rows, show_progress_bar=False, convert_to_numpy=True
-            )
+        with told_as(f"embedder {self.name} cannot embed"), mapped_blocks():
+            lengths = self._lengths(texts)
+            vectors: dict[int, np.ndarray] = {}
+            for batch in batches(lengths, self._batch_rows, EMBEDDED_TOKENS):
+                given = self._model.encode(
+                    [texts[place] for place in batch],
+                    batch_size=len(batch),
+                    show_progress_bar=False,
+                    convert_to_numpy=True,
+                )
+                vectors.update(zip(batch, given, strict=True))
+        return [vectors[place] for place in range(len(texts))]
+
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        if not texts:
+            return []
+        longest = self._model.max_seq_length or EMBEDDED_TOKENS
+        tokens = self._model.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+        return [len(own) for own in tokens]
+
+
+def batches(lengths: Sequence[int], most_rows: int, most_tokens: int) -> Iterator[list[int]]:
+    """Yield the places of texts to embed together, the longest first; with their padding they keep to both limits.
+
+    A text that is longer than the limit comes alone.
+    """
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if batch and (len(batch) == most_rows or (len(batch) + 1) * lengths[batch[0]] > most_tokens):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

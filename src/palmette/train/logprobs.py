@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from palmette.memory.update_sizes import BLOCK_BYTES, CHUNK_BYTES
 from palmette.train.head import Head
-
-CHUNK_BYTES = 48 * 2**20
-"""Logits of one chunk: 256 tokens at V = 49,152, where matrix products on a CPU reach their full speed."""
-BLOCK_BYTES = 2**20
-"""Logits that stay in a CPU core's cache while they are exponentiated and summed."""
 
 _HALF = (torch.bfloat16, torch.float16)
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from palmette.memory.job import UpdateNeeds
 from palmette.memory.predict import Prediction, predict, put_on
 from palmette.memory.tracker import OPTIMIZER, Tracker
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all, train_lora
+from palmette.train.trainable import LINEAR_LAYERS, train_all, train_lora
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class UpdateShape:
     lora_rank: int | None = None
     savings: Savings = field(default_factory=Savings)
     loss: LossSettings = field(default_factory=LossSettings)
+    lora_targets: tuple[str, ...] = LINEAR_LAYERS
 
     def samples(self) -> list[Sample]:
         """Return made-up samples of this shape."""
@@ -33,10 +35,36 @@ class UpdateShape:
         sample = Sample((1,) * self.prompt_tokens, (1,) * self.response_tokens, 1.0, None, logprobs, logprobs)
         return [sample] * (self.rows * self.micro_batches)
 
+    def trained(self, model: Any) -> Any:
+        """Return the model with gradients wanted where this update trains it."""
+        if self.lora_rank is None:
+            return train_all(model)
+        return train_lora(model, rank=self.lora_rank, targets=self.lora_targets)
+
     @property
     def micro_batch_tokens(self) -> int:
         """Count the tokens of a micro-batch."""
         return self.rows * (self.prompt_tokens + self.response_tokens - 1)
+
+
+def fullest(update: UpdateNeeds) -> UpdateShape:
+    """Return the shape of an update whose micro-batches are as full as any can be.
+
+    Samples of full length may not fill one where shorter ones, being more, would: these are longer by what is missing.
+    """
+    longest = update.prompt_tokens + update.response_tokens - 1
+    samples = update.questions * update.group_size
+    rows = max(1, min(samples, update.micro_batch_tokens // longest))
+    tokens = max(longest, min(update.micro_batch_tokens, samples * longest))
+    return UpdateShape(
+        rows=rows,
+        prompt_tokens=update.prompt_tokens,
+        response_tokens=-(-tokens // rows) + 1 - update.prompt_tokens,
+        micro_batches=2 if samples > rows else 1,
+        lora_rank=update.lora_rank if update.method == "lora" else None,
+        lora_targets=update.lora_targets,
+        savings=Savings(update.checkpointing),
+    )
 
 
 def predict_update(config: Any, shape: UpdateShape, *, dtype: str = "float32", device: str = "cpu") -> Prediction:
@@ -49,7 +77,7 @@ def predict_update(config: Any, shape: UpdateShape, *, dtype: str = "float32", d
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
-        model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
+        model = shape.trained(model)
 
     def work(tracker: Tracker, place: torch.device) -> None:
         put_on(model, place, tracker)
