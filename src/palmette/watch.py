@@ -6,16 +6,13 @@ from functools import partial
 from palmette.backends.backend import Backend
 from palmette.backends.guarded import GuardedBackend
 from palmette.config import MemorySettings
-from palmette.memory.guard import Guard, RunPieces, run_whole
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.meter import Meter
-from palmette.memory.observe import held_bytes, read_device
-from palmette.memory.reclaim import reclaim
+from palmette.memory.metered import metered_guard
 from palmette.score.embedder import Embedder
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Scorer
 from palmette.units import parse_bytes
-
-ADVICE = "`palmette plan` names settings that fit"
 
 
 class Watch:
@@ -54,22 +51,15 @@ class Watch:
     def _run_pieces(self, name: str, unit: str) -> RunPieces:
         if not self._settings.guard:
             return run_whole
-        guard = Guard(
+        return metered_guard(
+            self._meter,
             name,
             unit=unit,
-            reclaim=self._reclaim,
-            observe=lambda: read_device(self._meter.device),
-            record=self._meter.tell,
+            reclaim_least=parse_bytes(self._settings.reclaim_least),
             spare=self._give_up_caches,
             limit_bytes=self._limit_bytes,
             planned_bytes=self._planned_bytes,
-            advice=ADVICE,
-        )
-        return guard.run
-
-    def _reclaim(self) -> int:
-        least = parse_bytes(self._settings.reclaim_least)
-        return reclaim(lambda: held_bytes(self._meter.device), least_bytes=least).total_bytes
+        ).run
 
     def _give_up_caches(self) -> bool:
         given_up = [give_up() for give_up in self._caches]
