@@ -40,7 +40,8 @@ Groups = list[list[Hashable]]
 
 HEAD = (
     "| memory beside the model | rungs (tokens that failed) | in a backward pass | pieces | CPU s | "
-    "largest difference, of the largest weight | difference, of the change | bits |\n|---:|---|---:|---|---:|---:|---:|---|"
+    "largest difference, of the largest weight | difference, of the change | bits |\n"
+    "|---:|---|---:|---|---:|---:|---:|---|"
 )
 
 
