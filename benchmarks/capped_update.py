@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=3)
     parser.add_argument("--group-size", type=int, default=2)
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--response-tokens", type=int, default=128)
+    parser.add_argument("--response-tokens", type=int, default=96)
     parser.add_argument("--micro-batch-tokens", type=int, default=2**14)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--eps", type=float, default=1e-8)

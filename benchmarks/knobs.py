@@ -45,8 +45,8 @@ from palmette.train.trainable import train_all, train_lora
 from palmette.zoo.load import load_policy
 
 MODEL = "smollm2-135m"
-ROWS, PROMPT_TOKENS, RESPONSE_TOKENS = 4, 64, 192
-ROLLOUT_ROWS, ROLLOUT_TOKENS = 32, 24
+ROWS, PROMPT_TOKENS, RESPONSE_TOKENS = 4, 64, 128
+ROLLOUT_ROWS, ROLLOUT_TOKENS = 16, 16
 
 Knobs = dict[str, Any]
 
@@ -72,8 +72,8 @@ UPDATES |= {"all of them, all weights": _ALL, "all of them, LoRA": {**_ALL, "lor
 
 _SEARCH = {
     "policy.model": MODEL, "reward.model": MODEL, "reward.score": "likelihood", "task.name": "rg:chain_sum",
-    "task.questions": 2, "search.strategy": "ets", "search.width": 32, "search.step_tokens": 16,
-    "search.total_tokens": 32,
+    "task.questions": 2, "search.strategy": "ets", "search.width": 32, "search.step_tokens": 12,
+    "search.total_tokens": 24,
 }  # fmt: skip
 SEARCHES: dict[str, Knobs] = {
     "baseline": {},
