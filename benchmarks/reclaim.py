@@ -10,10 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.peaks import peak_of_run
 from palmette import run
 from palmette.config import check_config
 from palmette.memory.heap import trim_heap
-from palmette.memory.host import peak_bytes, reset_peak, resident_bytes
+from palmette.memory.host import resident_bytes
 from palmette.memory.reclaim import reclaim
 from palmette.units import format_bytes
 
@@ -38,11 +39,10 @@ def measured(model: str) -> list[tuple[str, int, float]]:
     rows = [("before anything is loaded", resident_bytes(), 0.0)]
     parts = run.build(config)
     rows.append(("models loaded", resident_bytes(), 0.0))
-    reset_peak()
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
         run.search_into(Path(folder), config, parts, lambda done, total: None)
-    rows.append(("peak of the rollout", peak_bytes() or 0, time.monotonic() - begun))
+        rows.append(("peak of the rollout", peak_of_run(Path(folder)), time.monotonic() - begun))
     rows.append(("after the rollout", resident_bytes(), 0.0))
     for part in (parts.backend, parts.scorer):
         getattr(part, "give_up_cache", bool)()

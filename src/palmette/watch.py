@@ -1,21 +1,23 @@
 """The parts of a search under watch: metered by phase, and guarded where memory can run out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from palmette.backends.backend import Backend
 from palmette.backends.guarded import GuardedBackend
 from palmette.config import MemorySettings
-from palmette.memory.guard import Guard, RunPieces, run_whole
+from palmette.events import Rung
+from palmette.memory.growth import Freeze
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.meter import Meter
-from palmette.memory.observe import held_bytes, read_device
-from palmette.memory.reclaim import reclaim
+from palmette.memory.metered import metered_guard
+from palmette.memory.observe import read_device
+from palmette.memory.reading import Reading
 from palmette.score.embedder import Embedder
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Scorer
 from palmette.units import parse_bytes
-
-ADVICE = "`palmette plan` names settings that fit"
 
 
 class Watch:
@@ -35,14 +37,13 @@ class Watch:
         self._settings = settings
         parts = (getattr(part, "give_up_cache", None) for part in (backend, scorer))
         self._caches: list[Callable[[], bool]] = [give_up for give_up in parts if give_up is not None]
-        self.backend = GuardedBackend(
-            backend, self._run_pieces("wave", "node", "expand"), partial(meter.phase, "expand")
-        )
-        self.scorer = (
-            None
-            if scorer is None
-            else GuardedScorer(scorer, self._run_pieces("scoring", "step", "score"), partial(meter.phase, "score"))
-        )
+        self._freezes: dict[str, Freeze] = {}
+        phase = partial(self._phase, "expand", "policy", backend)
+        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
+        self.scorer: GuardedScorer | None = None
+        if scorer is not None:
+            phase = partial(self._phase, "score", "reward", scorer)
+            self.scorer = GuardedScorer(scorer, self._run_pieces("scoring", "step", "score"), phase)
 
     def embedder(self, embedder: Embedder) -> GuardedEmbedder:
         """Return the embedder under its own guard."""
@@ -50,26 +51,45 @@ class Watch:
             embedder, self._run_pieces("embedding", "text", "embed"), partial(self._meter.phase, "embed")
         )
 
+    @contextmanager
+    def _phase(self, name: str, role: str, part: object) -> Iterator[None]:
+        """Meter a phase. A cache that could not grow in it is told like work that did not fit."""
+        try:
+            with self._meter.phase(name):
+                yield
+        finally:
+            freeze: Freeze | None = getattr(part, "freeze", None)
+            if freeze is not None and freeze is not self._freezes.get(role):
+                self._freezes[role] = freeze
+                self._meter.tell(_rung(f"{role} cache", freeze, read_device(self._meter.device)))
+
     def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
             return run_whole
-        guard = Guard(
+        return metered_guard(
+            self._meter,
             name,
             unit=unit,
-            reclaim=self._reclaim,
-            observe=lambda: read_device(self._meter.device),
-            record=self._meter.tell,
+            reclaim_least=parse_bytes(self._settings.reclaim_least),
             spare=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
             planned_bytes=self._meter.planned_bytes.get(phase),
-            advice=ADVICE,
-        )
-        return guard.run
-
-    def _reclaim(self) -> int:
-        least = parse_bytes(self._settings.reclaim_least)
-        return reclaim(lambda: held_bytes(self._meter.device), least_bytes=least).total_bytes
+        ).run
 
     def _give_up_caches(self) -> bool:
         given_up = [give_up() for give_up in self._caches]
         return any(given_up)
+
+
+def _rung(cache: str, freeze: Freeze, now: Reading) -> Rung:
+    return Rung(
+        guard=cache,
+        unit="token",
+        tried=freeze.wanted_tokens,
+        limit=freeze.limit_tokens,
+        reason=freeze.reason,
+        freed_bytes=0,
+        free_bytes_before=now.free_bytes,
+        free_bytes_after=now.free_bytes,
+        held_bytes=now.held_bytes,
+    )

@@ -11,15 +11,18 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from palmette.backends.backend import Expansion
 from palmette.backends.guarded import GuardedBackend
 from palmette.backends.local import LocalBackend
+from palmette.config import MemorySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.errors import BudgetError
-from palmette.events import Rung
+from palmette.events import Event, Rung
 from palmette.memory.guard import Guard
+from palmette.memory.meter import Meter
 from palmette.memory.observe import read_device
 from palmette.score.guarded import GuardedScorer
 from palmette.score.likelihood import LikelihoodScorer
 from palmette.score.scorer import Candidate
+from palmette.watch import Watch
 
 Prompt = Callable[[str], tuple[int, ...]]
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
@@ -185,8 +188,31 @@ def test_a_pool_that_cannot_double_grows_by_less_then_stops_at_its_size() -> Non
     with pytest.raises(PoolFullError):
         pool.take(1)
     assert pool.limit_tokens == pool.blocks * BLOCK_TOKENS
+    assert pool.freeze is not None and "allocate" in pool.freeze.reason
+    assert (pool.freeze.wanted_tokens, pool.freeze.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
     pool.check_integrity([*taken, *more, *rest])
     assert {tensor.shape[1] for tensor in (*pool.keys, *pool.values)} == {pool.blocks * BLOCK_TOKENS}
+
+
+def test_a_cache_that_cannot_grow_is_told_once_and_grows_the_same_steps(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(count: int) -> None:
+        raise RuntimeError(NO_MEMORY)
+
+    expected = backend(policy, tokenizer).expand(wave(prompt))
+    local, heard = backend(policy, tokenizer), list[Event]()
+    pool = local.tree.cache.pool
+    pool.take(pool.free_blocks - 60)  # As if other branches held them.
+    monkeypatch.setattr(pool, "_grow", full)
+    with Meter() as meter, meter.recording(heard.append):
+        watch = Watch(meter, MemorySettings(), local, None)
+        for _ in range(2):
+            steps = watch.backend.expand(wave(prompt))
+            assert [step.tokens for step in steps] == [step.tokens for step in expected]
+    (rung,) = [event for event in heard if isinstance(event, Rung)]
+    assert (rung.guard, rung.unit, rung.limit) == ("policy cache", "token", pool.limit_tokens)
+    assert rung.tried > pool.blocks and "allocate" in rung.reason and rung.moment > 0
 
 
 def test_a_pool_that_shrinks_grows_again_up_to_half() -> None:

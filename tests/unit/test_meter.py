@@ -1,5 +1,6 @@
 """The meter on this very process: what it reads, keeps and records; and what giving memory back does."""
 
+import mmap
 import sys
 
 import pytest
@@ -31,8 +32,8 @@ def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not
     recorded: list[Event] = []
     with Meter(sample_seconds=60) as meter, meter.recording(recorded.append):
         with meter.phase("outer"), meter.phase("inner"):
-            block = bytearray(64 * MIB)  # gone before any sample: the kernel's own mark has to show it
-            del block
+            with mmap.mmap(-1, 64 * MIB) as block:  # Gone before any sample: the kernel's own mark has to show it.
+                block.write(bytes(64) * MIB)
         with meter.phase("after"):
             pass
         with meter.phase("after"):

@@ -14,6 +14,7 @@ from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.growth import Freeze
 from palmette.zoo.foreign import told_as
 
 _CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
@@ -91,6 +92,11 @@ class LocalBackend:
         """Return the free tokens of the KV budget, None without one."""
         pool = self.tree.cache.pool
         return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
+
+    @property
+    def freeze(self) -> Freeze | None:
+        """The last time that the KV cache could not grow."""
+        return self.tree.cache.pool.freeze
 
     def give_up_cache(self) -> bool:
         """Give the memory of all KV back and go on with less of it; nodes stay known, to be computed again."""

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from palmette.errors import BudgetError
-from palmette.memory.oom import is_out_of_memory
+from palmette.memory.growth import Freeze
+from palmette.memory.oom import is_out_of_memory, reason_of
 from palmette.memory.tick import POOL_FIRST_BYTES
 
 BLOCK_TOKENS = 1
@@ -65,6 +66,8 @@ class KvPool:
         self._has_budget = budget_bytes is not None
         self.is_frozen = False
         """Whether the limit is where memory ran out, not what a budget says."""
+        self.freeze: Freeze | None = None
+        """The last time that the pool could not grow."""
         self.blocks = 0
         self._free: list[int] = []
         self.keys: list[torch.Tensor] = []
@@ -96,9 +99,10 @@ class KvPool:
         if missing <= 0 or (room is not None and missing > room):
             return missing <= 0
         step = max(self.blocks, missing) if room is None else min(max(self.blocks, missing), room)
-        while not self._tried_to_grow(step):
+        while failure := self._tried_to_grow(step):
             if step == missing:
                 self._limit, self.is_frozen = self.blocks, True
+                self.freeze = Freeze((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
                 return False
             step = max(step // 2, missing)
         return True
@@ -137,17 +141,18 @@ class KvPool:
         """Raise AssertionError unless `taken` with the free blocks are all blocks, each once."""
         assert sorted([*taken, *self._free]) == list(range(self.blocks)), "a block is lost, or held twice"
 
-    def _tried_to_grow(self, count: int) -> bool:
-        """Grow, or leave the pool as it was where memory runs out."""
+    def _tried_to_grow(self, count: int) -> str | None:
+        """Grow, or leave the pool as it was where memory runs out; return what was said then."""
         try:
             self._grow(count)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
+            failure = reason_of(error)
         else:
-            return True
+            return None
         self._cut_back()
-        return False
+        return failure
 
     def _grow(self, count: int) -> None:
         # One layer at a time: while all but one layer have their old size or their new one, little more is held.

@@ -7,14 +7,12 @@ from typing import Any, TypeVar
 from palmette.errors import BudgetError
 from palmette.events import Rung
 from palmette.memory.ladder import Ladder, first_piece
-from palmette.memory.oom import is_out_of_memory
+from palmette.memory.oom import is_out_of_memory, reason_of
 from palmette.memory.reading import Reading
 from palmette.memory.verdict import gave_up, over_limit
-from palmette.units import one_line
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_LONGEST_REASON = 200
 
 RunPieces = Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], list[Any]]
 """Works on all of a sequence piece by piece and returns what each piece gave, as `Guard.run` does."""
@@ -91,7 +89,7 @@ class Guard:
                 except BaseException as error:
                     if not is_out_of_memory(error):
                         raise
-                    reason, failure = _reason(error), error
+                    reason, failure = reason_of(error), error
                 if failure is not None:
                     _let_go(failure)
             if reason:
@@ -145,10 +143,6 @@ class Guard:
         self._reclaim()
         held = self._observe().held_bytes
         return over_limit(held, self._limit_bytes) if held > self._limit_bytes else ""
-
-
-def _reason(error: BaseException) -> str:
-    return one_line(f"{type(error).__name__}: {error}", _LONGEST_REASON)
 
 
 def _let_go(error: BaseException) -> None:

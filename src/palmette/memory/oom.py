@@ -3,6 +3,9 @@
 import errno
 
 from palmette.errors import BackendError, PalmetteError
+from palmette.units import one_line
+
+_LONGEST_REASON = 200
 
 _SAID = (
     "defaultcpuallocator: can't allocate memory",
@@ -35,6 +38,11 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         current = current.__cause__
     return False
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    return one_line(f"{type(error).__name__}: {error}", _LONGEST_REASON)
 
 
 def _says_so(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from palmette.backends.chat import render
 from palmette.backends.local import context_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
+from palmette.memory.growth import Freeze
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import told_as
@@ -72,6 +73,11 @@ class TreeScorer(ABC):
     def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
         """Let the next scores come from these weights; see `TreeModel.update_weights`."""
         self.tree.update_weights(source)
+
+    @property
+    def freeze(self) -> Freeze | None:
+        """The last time that the KV cache could not grow."""
+        return self.tree.cache.pool.freeze
 
     def give_up_cache(self) -> bool:
         """Give the memory of all KV back and go on with less of it; what was scored stays known."""
