@@ -31,9 +31,9 @@ def test_samples_stay_bounded_and_keep_their_peaks() -> None:
 def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not_see_it() -> None:
     recorded: list[Event] = []
     with Meter(sample_seconds=60) as meter, meter.recording(recorded.append):
-        with meter.phase("outer"), meter.phase("inner"):
-            with mmap.mmap(-1, 64 * MIB) as block:  # Gone before any sample: the kernel's own mark has to show it.
-                block.write(bytes(64) * MIB)
+        # Gone before any sample: the kernel's own mark has to show it.
+        with meter.phase("outer"), meter.phase("inner"), mmap.mmap(-1, 64 * MIB) as block:
+            block.write(bytes(64) * MIB)
         with meter.phase("after"):
             pass
         with meter.phase("after"):
