@@ -171,7 +171,7 @@ def print_searches(rows: Mapping[str, Settings]) -> bool:
         measured, planned = measure("--measure", settings), planned_search(settings)
         right &= _is_right(planned / measured)
         held_out = "held out" if name in HELD_OUT else ""
-        ratio = f"{planned / measured:.3f}"
+        ratio = f"{planned / measured:.2f}"
         print(f"| {name} | {held_out} | {_mib(planned)} | {_mib(measured)} | {ratio} |", flush=True)
     return right
 
@@ -185,7 +185,7 @@ def print_updates(rows: Mapping[str, Settings]) -> bool:
         measured = measure("--measure-update", settings)
         plans = [planned_update(settings, predict=predict) for predict in (False, True)]
         right &= all(_is_right(planned / measured) for planned in plans)
-        ratios = " | ".join(f"{planned / measured:.3f}" for planned in plans)
+        ratios = " | ".join(f"{planned / measured:.2f}" for planned in plans)
         print(f"| {name} | {' | '.join(map(_mib, plans))} | {_mib(measured)} | {ratios} |", flush=True)
     return right
 
