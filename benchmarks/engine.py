@@ -81,6 +81,7 @@ def workload_a(options: argparse.Namespace) -> None:
         begun = time.perf_counter()
         generated, paths = grow_trees(side, prompts)
         seconds = time.perf_counter() - begun
+        side.rest()
         if side is ours:
             unique = unique_tokens(paths)
         return generated, seconds

@@ -33,6 +33,9 @@ class Side(Protocol):
     def start(self) -> None:
         """Forget everything."""
 
+    def rest(self) -> None:
+        """Take nothing from the others."""
+
     def grow(self, parents: Sequence[Parent]) -> list[list[tuple[int, ...]]]:
         """Return a step of STEP_TOKENS for each child of each parent. Only these parents' paths are needed on."""
 

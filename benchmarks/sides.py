@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ class EngineSide:
         self._model = model
         self._nodes: dict[tuple[int, ...], CacheNode] = {}
         self.peak_kv_bytes = 0
+
+    def rest(self) -> None:
+        """Do nothing: it does nothing while others work."""
 
     def start(self) -> None:
         """Begin with an empty pool."""
@@ -82,6 +86,10 @@ class GenerateSide:
             pad_token_id=0,
             return_dict_in_generate=True,
         )
+
+    def rest(self) -> None:
+        """Drop all caches."""
+        self._caches = {}
 
     def start(self) -> None:
         """Drop all caches."""
@@ -162,14 +170,21 @@ class VllmSide:
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"vLLM did not start: run {python} {worker} {model_folder} to see why")
+        self.rest()
 
     def start(self) -> None:
-        """Empty its prefix cache."""
+        """Wake its processes, empty its prefix cache."""
+        os.killpg(self._process.pid, signal.SIGCONT)
         self._ask(None)
+
+    def rest(self) -> None:
+        """Halt its processes: waiting, they poll, and take a twentieth of a core from the others."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
     def grow(self, parents: Sequence[Parent]) -> Steps:
         """Send all parents as one batch."""
@@ -177,10 +192,9 @@ class VllmSide:
         return [[tuple(step) for step in steps] for steps in self._ask(asked)]
 
     def stop(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        """End all of its processes."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _ask(self, question: Any) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -183,3 +183,19 @@ def test_a_model_that_turns_positions_otherwise_in_long_texts_takes_only_short_o
         pad_token_id=0,
     )
     assert context_tokens(Phi3ForCausalLM(phi)) == 32
+
+
+def test_a_stop_text_that_begins_in_the_step_above_ends_the_solution(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    # A step's first character ends a stop text that its parent's last one began.
+    first = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    above = prompt("1+2") + tuple(tokenizer.encode("3\n", add_special_tokens=False))
+    asked = [Expansion("q", 7, above, seed, 24) for seed in range(40)]
+    plain = [step for step in first.expand(asked) if step.text[:1] not in ("", "\n")]
+    stop = "\n" + max((step.text[0] for step in plain), key=[step.text[0] for step in plain].count)
+    stopping = LocalBackend(policy, tokenizer, step_end="\n", stop=stop, sampling=Sampling(), batch_rows=64)
+    ended = [step for step in stopping.expand(asked) if step.finish == "end" and step.text == stop[1]]
+    assert len(ended) == sum(step.text[0] == stop[1] for step in plain) > 0
+    at_the_prompt = stopping.expand([Expansion("r", 0, above, wish.seed, 24) for wish in asked])
+    assert not [step for step in at_the_prompt if step.finish == "end" and step.text == stop[1]]

@@ -51,8 +51,25 @@ def test_samples_that_lack_numbers_are_refused() -> None:
     with pytest.raises(PalmetteError, match="without prompt or response"):
         Sample((1,), (), 1.0)
     with pytest.raises(PalmetteError, match="1 of 2 samples have old_logprobs"):
-        check_update([sample(1, 0), Sample((1,), (2,), 1.0, old_logprobs=(0.0,))], with_reference=False)
+        check_update([sample(1, 0), Sample((1,), (2,), 1.0, old_logprobs=(0.0,))], with_reference=False, vocabulary=100)
     with pytest.raises(PalmetteError, match="1 of 1 samples lack reference_logprobs"):
-        check_update([sample(1, 0)], with_reference=True)
+        check_update([sample(1, 0)], with_reference=True, vocabulary=100)
     with pytest.raises(PalmetteError, match="one sample or more"):
-        check_update([], with_reference=False)
+        check_update([], with_reference=False, vocabulary=100)
+
+
+@pytest.mark.parametrize("token", [99, -1, 6.5])
+def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
+    with pytest.raises(PalmetteError, match=f"sample 1 holds the token {token}, the model knows 0 to 49"):
+        check_update([Sample((1,), (2,), 1.0), Sample((1,), (token,), 1.0)], with_reference=False, vocabulary=50)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
+    for sample in (
+        Sample((1,), (2,), bad),
+        Sample((1,), (2,), 1.0, old_logprobs=(bad,)),
+        Sample((1,), (2,), 1.0, reference_logprobs=(bad,)),
+    ):
+        with pytest.raises(PalmetteError, match="sample 0 has an advantage or log-probabilities that are not finite"):
+            check_update([sample], with_reference=False, vocabulary=50)

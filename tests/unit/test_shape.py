@@ -120,3 +120,26 @@ def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None
 def test_an_adapter_weighs_what_its_file_weighs(tmp_path: Path) -> None:
     (tmp_path / "adapter_model.safetensors").write_bytes(b"x" * 77)
     assert (adapter_bytes(str(tmp_path)), adapter_bytes(None), adapter_bytes(str(tmp_path / "none"))) == (77, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"head_dim": -16},
+        {"head_dim": 1e400},
+        {"num_key_value_heads": -2},
+        {"max_position_embeddings": -5},
+        {"max_position_embeddings": "x"},
+        {"hidden_size": 10**400},
+        {"num_attention_heads": 128},
+        {"vocab_size": True},
+    ],
+)
+def test_a_config_with_impossible_numbers_is_refused_by_the_key(damage: dict[str, object]) -> None:
+    whole = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000,
+        "num_attention_heads": 4, "intermediate_size": 128,
+    }  # fmt: skip
+    assert read_shape("m", whole).head_width == 16
+    with pytest.raises(BackendError, match=f"no usable '{next(iter(damage))}'"):
+        read_shape("m", {**whole, **damage})

@@ -153,7 +153,7 @@ class LocalBackend:
             return "end", self._text(row)
         if self._may_end(tokens[-1]):
             text = body = self._text(row)
-            if self._stop is not None and self._stop in text:
+            if self._stop is not None and self._stop in self._tail(row) + text:
                 return "end", text
             while (body := body.lstrip()).startswith(self._step_end):
                 body = body[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
@@ -168,6 +168,11 @@ class LocalBackend:
             lasts = {self._step_end[-1], "\ufffd", *(self._stop or "")[-1:]}
             self._enders[token] = not lasts.isdisjoint(str(self._tokenizer.decode([token])))
         return self._enders[token]
+
+    def _tail(self, row: "_Row") -> str:
+        """Return the end of the step above, in which a stop text can have begun; nothing below the prompt."""
+        reach = len(self._stop or "") - 1
+        return self._decode([*row.expansion.prefix[-reach:]])[-reach:] if reach and row.expansion.parent else ""
 
     def _text(self, row: "_Row") -> str:
         context = row.expansion.prefix[-_CONTEXT_TOKENS:]

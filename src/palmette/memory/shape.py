@@ -111,8 +111,8 @@ def _gated(name: str, family: str, values: Mapping[str, Any], as_encoder: bool) 
         _vocabulary(values),
     )
     heads, inner = _number(values, "num_attention_heads"), _number(values, "intermediate_size")
-    kv_heads = int(values.get("num_key_value_heads") or heads)
-    width = int(values.get("head_dim") or _default_width(family) or hidden // heads)
+    kv_heads = _number(values, "num_key_value_heads", heads)
+    width = _number(values, "head_dim", _default_width(family) or _width(hidden, heads))
     across, down = heads * width, kv_heads * width
     has_bias = bool(values.get("attention_bias", False))
     attention = hidden * (across + 2 * down) + across * hidden
@@ -130,14 +130,14 @@ def _gated(name: str, family: str, values: Mapping[str, Any], as_encoder: bool) 
     }
     return ModelShape(
         name, family, layers, hidden, heads, kv_heads, width, inner, vocabulary,
-        values.get("max_position_embeddings"), tied, _dtype(values), outputs, parts,
+        _number(values, "max_position_embeddings", 0) or None, tied, _dtype(values), outputs, parts,
     )  # fmt: skip
 
 
 def _head(values: Mapping[str, Any], hidden: int, vocabulary: int, tied: bool, as_encoder: bool) -> tuple[int, int]:
     """Return the head's parameters and how many numbers it gives for a token."""
     architecture = str((values.get("architectures") or ["ForCausalLM"])[0])
-    labels = len(values.get("id2label") or ()) or int(values.get("num_labels", 2))
+    labels = len(values.get("id2label") or ()) or _number(values, "num_labels", 2)
     if as_encoder or (architecture.endswith("Model") and "Reward" not in architecture):
         return 0, hidden
     if "TokenClassification" in architecture:
@@ -159,8 +159,8 @@ def _encoder(name: str, family: str, values: Mapping[str, Any], as_encoder: bool
     heads, inner, positions = (
         _number(values, key) for key in ("num_attention_heads", "intermediate_size", "max_position_embeddings")
     )
-    types = 0 if family == "mpnet" else int(values.get("type_vocab_size", 2))
-    buckets = int(values.get("relative_attention_num_buckets", 32)) * heads if family == "mpnet" else 0
+    types = 0 if family == "mpnet" else _number(values, "type_vocab_size", 2)
+    buckets = _number(values, "relative_attention_num_buckets", 32) * heads if family == "mpnet" else 0
     parts = {
         "embedding": (vocabulary + positions + types) * hidden,
         "attention": layers * 4 * (hidden * hidden + hidden) + buckets,
@@ -169,16 +169,29 @@ def _encoder(name: str, family: str, values: Mapping[str, Any], as_encoder: bool
         "head": hidden * hidden + hidden,
     }
     return ModelShape(
-        name, family, layers, hidden, heads, heads, hidden // heads, inner, vocabulary,
+        name, family, layers, hidden, heads, heads, _width(hidden, heads), inner, vocabulary,
         positions, False, _dtype(values), hidden, parts,
     )  # fmt: skip
 
 
-def _number(values: Mapping[str, Any], key: str) -> int:
-    number = values[key]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+_LARGEST = 10**9
+"""No model has a size beyond; larger numbers are damage, and would make plans of nonsense."""
+
+
+def _number(values: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """Return a size from 1 on; the default, where there is one, for a key that is missing or null."""
+    number = values[key] if default is None else values.get(key)
+    if number is None and default is not None:
+        return default
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _LARGEST:
         raise ValueError(f"'{key}'")
     return number
+
+
+def _width(hidden: int, heads: int) -> int:
+    if hidden < heads:
+        raise ValueError("'num_attention_heads'")
+    return hidden // heads
 
 
 def _vocabulary(values: Mapping[str, Any]) -> int:

@@ -130,7 +130,8 @@ class Learner:
 
         The second number is how many pieces were computed.
         """
-        check_update(samples, with_reference=self._loss.kl_weight != 0)
+        vocabulary = len(head_of(self.model).weight_VD)
+        check_update(samples, with_reference=self._loss.kl_weight != 0, vocabulary=vocabulary)
         self.forget()
         total = sum(len(sample.response) for sample in samples)
         run = run_pieces or _in_one_piece

@@ -27,8 +27,11 @@ class Optimizer(Protocol):
 
 
 def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
-    """Return torch's AdamW, fused: without copies of weights or gradients while it steps."""
-    return torch.optim.AdamW(
+    """Return torch's AdamW, fused: without copies of weights or gradients while it steps.
+
+    Its state is made here, not in the first step: where there is no room for it, that shows before anything is changed.
+    """
+    optimizer = torch.optim.AdamW(
         weights,
         lr=settings.learning_rate,
         betas=settings.betas,
@@ -36,12 +39,20 @@ def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.opti
         weight_decay=settings.weight_decay,
         fused=True,
     )
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            optimizer.state[weight] = {
+                "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+                "exp_avg": torch.zeros_like(weight, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
+            }
+    return optimizer
 
 
 class HostAdamW:
     """AdamW whose state and float32 copy of the weights stay in host memory, where it steps too.
 
-    Gradients travel to the host and weights back, one parameter at a time. On the device nothing is held.
+    Gradients travel to the host and weights back. On the device nothing is held.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter], settings: AdamSettings) -> None:
@@ -53,15 +64,23 @@ class HostAdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change every weight that has a gradient; its gradient is gone afterwards."""
-        for weight, master, stepper in zip(self._weights, self._masters, self._steps, strict=True):
-            if weight.grad is None:
-                continue
-            master.grad = weight.grad.to("cpu", master.dtype)
-            weight.grad = None
-            stepper.step()
-            master.grad = None
-            weight.copy_(master)
+        """Change every weight that has a gradient; its gradient is gone afterwards.
+
+        All gradients are moved before the first weight is changed: what can lack memory comes first.
+        """
+        steps = list(zip(self._weights, self._masters, self._steps, strict=True))
+        try:
+            for weight, master, _ in steps:
+                if weight.grad is not None:
+                    master.grad = weight.grad.to("cpu", master.dtype)
+                    weight.grad = None
+            for weight, master, stepper in steps:
+                if master.grad is not None:
+                    stepper.step()
+                    weight.copy_(master)
+        finally:
+            for master in self._masters:
+                master.grad = None
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -1,5 +1,6 @@
 """What an update learns from: sampled responses, packed into micro-batches under a cap on tokens."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -67,10 +68,19 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int) -> list[list[Samp
     return [batch for batch in batches if batch]
 
 
-def check_update(samples: Sequence[Sample], *, with_reference: bool) -> None:
+def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary: int) -> None:
     """Raise PalmetteError unless the samples can make one update together."""
     if not samples:
         raise PalmetteError("an update needs one sample or more")
+    for place, sample in enumerate(samples):
+        strange = next(
+            (token for token in (*sample.prompt, *sample.response) if not _is_token(token, vocabulary)), None
+        )
+        if strange is not None:
+            raise PalmetteError(f"sample {place} holds the token {strange!r}, the model knows 0 to {vocabulary - 1}")
+        numbers = (sample.advantage, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
+        if not all(map(math.isfinite, numbers)):
+            raise PalmetteError(f"sample {place} has an advantage or log-probabilities that are not finite")
     with_old = sum(sample.old_logprobs is not None for sample in samples)
     if with_old not in (0, len(samples)):
         raise PalmetteError(f"{with_old} of {len(samples)} samples have old_logprobs: give them to all or to none")
@@ -79,3 +89,7 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool) -> None:
         raise PalmetteError(
             f"{lacking} of {len(samples)} samples lack reference_logprobs: set kl_weight to 0 or add them"
         )
+
+
+def _is_token(token: object, vocabulary: int) -> bool:
+    return isinstance(token, int) and 0 <= token < vocabulary
