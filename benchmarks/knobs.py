@@ -62,6 +62,7 @@ UPDATES: dict[str, Knobs] = {
     "half the micro-batch": {"rows": ROWS // 2},
     "LoRA, rank 16": {"lora_rank": 16},
     "large blocks mapped": {"mapped": True},
+    "large blocks mapped, half the micro-batch": {"mapped": True, "rows": ROWS // 2},
     "reference streamed from its file": {"streamed": True},
     "KV given up after the rollout": {"given_up": True},
     "KV given up, then reclaimed": {"given_up": True, "reclaimed": True},
