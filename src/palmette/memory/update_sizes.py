@@ -12,6 +12,9 @@ full speed."""
 BLOCK_BYTES = 2**20
 """Logits that stay in a CPU core's cache while they are exponentiated and summed, in a buffer beside the chunk's."""
 
+BACKWARD_BYTES = 24 * 2**20
+"""What the libraries read of themselves and keep as scratch in a first backward pass: 8 to 14 MiB, once 30."""
+
 _FLOAT = 4
 
 
@@ -46,7 +49,10 @@ def update_lines(model: Model, update: UpdateNeeds, predicted: dict[str, int]) -
     Predicted activations are all that is neither weight, gradient nor optimizer state, logits included.
     """
     count, each = trained_parameters(model, update), model.number_bytes if update.method == "full" else _FLOAT
-    lines = [Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes")]
+    lines = [
+        Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes"),
+        Line("backward code", "runtime", BACKWARD_BYTES, "measured", note="libraries' pages, read when first used"),
+    ]
     if "activations" in predicted:
         lines.append(Line("activations", "activations", 0, note=f"{update.batch_tokens:,} tokens, logits among them"))
     else:
