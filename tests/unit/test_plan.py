@@ -273,3 +273,70 @@ def test_a_model_of_unknown_shape_is_left_to_whoever_loads_it() -> None:
 def test_every_rule_that_fires_has_a_reason_and_a_source() -> None:
     for id, rule in RULES.items():
         assert id and rule.reason and rule.source
+
+
+HONEST: list[tuple[str, str, bool, dict[str, Any]]] = [
+    ("1x{}GiB", "sglang", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
+    ("1x{}GiB", "vllm", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
+    (
+        "1x{}GiB",
+        "sglang",
+        False,
+        {**ETS, "policy.model": "Qwen/Qwen2.5-7B", "reward.model": "Qwen/Qwen2.5-Math-PRM-7B"},
+    ),
+    ("1x{}GiB", "vllm", False, {**ETS, "memory.kv_holds": "width"}),
+    ("2x{}GiB", "sglang", False, {**ETS, "memory.kv_holds": "width"}),
+    ("1x{}GiB,cpu:17GiB", "sglang", False, {**ETS, "reward.device": "cpu"}),
+]
+
+
+@pytest.mark.parametrize(("devices", "server", "train", "settings"), HONEST)
+def test_a_plan_fits_only_where_every_server_gets_the_kv_it_needs_within_every_limit(
+    devices: str, server: str, train: bool, settings: dict[str, Any]
+) -> None:
+    found = set()
+    for gib in range(14, 60):
+        config = load_config(None, {**settings, "memory.devices": devices.format(gib)})
+        job, plan = plan_run(config, train=train, server=server)
+        found.add(plan.fits)
+        needed = {"policy": job.search.path_tokens, "reward": job.search.path_tokens}
+        if job.search.kv_holds == "width":
+            needed["policy"] = job.search.unshared_tokens
+        holds = all(own.kv_tokens[server] >= needed[own.role] for own in plan.servers)
+        within = all(
+            phase.limit_bytes is None or max(phase.bytes, phase.needed_bytes) <= phase.limit_bytes
+            for device in plan.devices
+            for phase in device.phases
+        )
+        assert plan.fits == (holds and within), gib
+        for device in plan.devices:
+            shown = {line.holder: line.bytes for line in device.phases[0].lines}
+            for own in plan.servers:
+                if own.device == device.device.name:
+                    model = job.policy if own.role == "policy" else job.reward
+                    assert model is not None
+                    assert shown[f"{own.role} KV"] // model.kv_token_bytes == own.kv_tokens[server]
+    assert found == {True, False}
+
+
+def test_a_server_that_rounding_leaves_without_kv_is_refused_with_its_numbers() -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}
+    config = load_config(None, {**settings, "memory.devices": "1x32GiB"})
+    job, plan = plan_run(config, train=True)
+    said = refusal(job, parse_devices("1x32GiB"), plan)
+    assert "needs 70.0 MiB of policy KV on cuda:0, and the share of sglang, rounded down to 0.01, leaves 0 B" in said
+    assert said.endswith('1,280 tokens needed). Fits: devices "1x33GiB".')
+
+
+@pytest.mark.parametrize(
+    ("devices", "advised"),
+    [("1x105GiB,cpu:8GiB", "1x105GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x101GiB,cpu:17GiB"),
+     ("1x24GiB,cpu:64GiB", "1x101GiB,cpu:64GiB"), ("1x24GiB", "1x101GiB")],
+)  # fmt: skip
+def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, advised: str) -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.reference": "host"}
+    config = load_config(None, {**settings, "memory.devices": devices})
+    job, plan = plan_run(config, train=True)
+    assert not plan.fits
+    assert list(settings_that_fit(job, parse_devices(devices)))[-1] == f'devices "{advised}"'
+    assert plan_run(load_config(None, {**settings, "memory.devices": advised}), train=True)[1].fits

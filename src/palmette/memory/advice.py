@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from palmette.errors import ConfigError
-from palmette.memory.devices import Device
+from palmette.memory.devices import Device, parse_devices
+from palmette.memory.engine_sizes import kv_note
 from palmette.memory.job import Job, Model
 from palmette.memory.lines import Line, Phase, Plan
 from palmette.memory.plan import make_plan
 from palmette.units import format_bytes
 
-_GIB = 2**30
+_GIB, _MIB = 2**30, 2**20
 _SHOWN_LINES = 4
 _MOST_ADVICE = 4
 _LARGEST_BUDGET_GIB = 2**20
@@ -20,17 +22,38 @@ Fits = Callable[[Job, Sequence[Device]], bool]
 
 def refusal(job: Job, devices: Sequence[Device], plan: Plan) -> str:
     """Return why a plan cannot be carried out and what would fit; every setting named was planned again."""
+    return refusal_of(job, plan, suggestions(job, devices))
+
+
+def refusal_of(job: Job, plan: Plan, advice: Sequence[str]) -> str:
+    """Return why a plan cannot be carried out, and the advice."""
+    hint = f"Fits: {', or '.join(advice)}" if advice else "No smaller setting fits: take a smaller model"
+    return f"{reason(job, plan)}. {hint}."
+
+
+def suggestions(job: Job, devices: Sequence[Device]) -> list[str]:
+    """Return the first few settings of which each alone makes the plan fit."""
+    return list(islice(settings_that_fit(job, devices), _MOST_ADVICE))
+
+
+def reason(job: Job, plan: Plan) -> str:
+    """Return the clash in numbers: what the fullest phase needs and may hold, or the KV that a server lacks."""
     device, phase = plan.misfits[0]
     assert phase.limit_bytes is not None
+    what, where = _what(job, phase), device.device.name
+    if phase.demanded_bytes <= phase.limit_bytes:
+        line = phase.short[0]
+        return (
+            f"{what} needs {format_bytes(line.needed_bytes)} of {line.holder} on {where}, and the share of "
+            f"{job.server}, rounded down to 0.01, leaves {format_bytes(line.bytes)} ({line.note})"
+        )
     lines = sorted(phase.lines, key=lambda line: line.needed_bytes, reverse=True)
-    shown = ", ".join(_said(line) for line in lines[:_SHOWN_LINES])
+    shown = ", ".join(_said(job, line) for line in lines[:_SHOWN_LINES])
     others = sum(line.needed_bytes for line in lines[_SHOWN_LINES:])
     rest = f", others {others / _GIB:.1f}" if others else ""
-    advice = list(settings_that_fit(job, devices))[:_MOST_ADVICE]
-    hint = f"Fits: {', or '.join(advice)}" if advice else "No smaller setting fits: take a smaller model"
     return (
-        f"{_what(job, phase)} needs {_size(phase.needed_bytes)} of {device.device.name}, budget is "
-        f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}. {hint}."
+        f"{what} needs {_size(phase.demanded_bytes)} of {where}, budget is "
+        f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}"
     )
 
 
@@ -119,20 +142,46 @@ def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
 
 
 def _budget(job: Job, devices: Sequence[Device]) -> str | None:
-    """Return the smallest size, in whole GiB, that all devices would need to have."""
+    """Return all devices with the least whole GiB that fit: the host's if that alone helps, else the GPUs', else both.
 
-    def resized(gib: int) -> list[Device]:
-        return [replace(device, total_bytes=gib * _GIB, free_bytes=None) for device in devices]
+    What is planned again is the text itself, so that it fits as it is written.
+    """
+    gpus = [device for device in devices if device.kind == "cuda"]
+    host = next((device for device in devices if device.kind == "cpu"), None)
 
-    if not devices or not _fits(job, resized(_LARGEST_BUDGET_GIB)):
+    def declared(gpu_gib: int | None, host_gib: int | None) -> str:
+        parts = [f"1x{_written(gpu)}" for gpu in gpus] if gpu_gib is None else [f"{len(gpus)}x{gpu_gib}GiB"]
+        if host is not None and (host_gib is not None or host.total_bytes is not None):
+            parts.append(f"cpu:{_written(host)}" if host_gib is None else f"cpu:{host_gib}GiB")
+        return ",".join(parts)
+
+    def least(written: Callable[[int], str]) -> int | None:
+        return _smallest(_LARGEST_BUDGET_GIB, lambda gib: _fits(job, parse_devices(written(gib))))
+
+    if host is not None and (gib := least(lambda gib: declared(None, gib))) is not None:
+        return f'devices "{declared(None, gib)}"'
+    if gpus and (gib := least(lambda gib: declared(gib, None))) is not None:
+        return f'devices "{declared(gib, None)}"'
+    if gpus and host is not None and (each := least(lambda gib: declared(gib, _LARGEST_BUDGET_GIB))) is not None:
+        return f'devices "{declared(each, least(lambda gib: declared(each, gib)))}"'
+    return None
+
+
+def _written(device: Device) -> str:
+    """Return a device's size as it is declared, in whole GiB or MiB; what is left over is not claimed."""
+    size = device.total_bytes or 0
+    return f"{size // _GIB}GiB" if size % _GIB == 0 else f"{max(1, size // _MIB)}MiB"
+
+
+def _smallest(most: int, fits: Callable[[int], bool]) -> int | None:
+    """Return a value up to `most` that fits while the one below does not, None where `most` does not fit."""
+    if not fits(most):
         return None
-    low, high = 0, _LARGEST_BUDGET_GIB
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _fits(job, resized(middle)) else (middle, high)
-    gpus = sum(device.kind == "cuda" for device in devices)
-    text = f"{gpus}x{high}GiB" if gpus else f"cpu:{high}GiB"
-    return f'devices "{text}"'
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
@@ -153,9 +202,12 @@ def _fits(job: Job, devices: Sequence[Device]) -> bool:
         return False
 
 
-def _said(line: Line) -> str:
-    note = f" ({line.note})" if line.kind == "kv" and line.note else ""
-    return f"{line.holder} {line.needed_bytes / _GIB:.1f}{note}"
+def _said(job: Job, line: Line) -> str:
+    note = line.note
+    if line.is_short:
+        model = job.reward if line.holder.startswith("reward") and job.reward is not None else job.policy
+        note = kv_note(line.needed_bytes // model.kv_token_bytes, job.search)
+    return f"{line.holder} {line.needed_bytes / _GIB:.1f}" + (f" ({note})" if line.kind == "kv" and note else "")
 
 
 def _why(device: Device, phase: Phase) -> str:

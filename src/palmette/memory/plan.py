@@ -43,7 +43,8 @@ def make_plan(job: Job, devices: Sequence[Device]) -> Plan:
     )
     idle = [device.name for device in devices if seats[device].is_empty]
     remarks = [f"{', '.join(idle)}: nothing sits there"] if idle and devices else []
-    return Plan(job.mode, plans, tuple(found), tuple(rules), (*remarks, *_remarks(job, found)))
+    plan = Plan(job.mode, plans, tuple(found), tuple(rules), tuple(remarks))
+    return replace(plan, remarks=(*remarks, *_remarks(job, found))) if plan.fits else plan
 
 
 def _for_both(job: Job, placed: Placement, devices: Sequence[Device], found: list[Server]) -> list[Server]:
@@ -118,6 +119,12 @@ def _remarks(job: Job, found: Sequence[Server]) -> list[str]:
     """Return what a reader should know beside the numbers."""
     said = []
     for server in found:
+        for engine, tokens in server.kv_tokens.items():
+            if engine != job.server and tokens < server.needed_tokens:
+                said.append(
+                    f"with {engine} the {server.role}'s KV would hold {tokens:,} tokens of {server.needed_tokens:,} "
+                    f"that are needed: start {job.server}"
+                )
         tokens, search = server.kv_tokens[job.server], job.search
         if server.role == "policy" and tokens < search.unshared_tokens:
             said.append(

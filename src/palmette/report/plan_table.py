@@ -74,12 +74,12 @@ def _cell(phase: Phase, holder: str) -> str:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the rules that fired, the start commands in their order, and remarks."""
+    """Yield the rules that fired, the start commands in their order, and remarks; nothing is started that cannot fit."""
     if plan.rules:
         yield "rules"
     for rule in plan.rules:
         yield f"  {rule.id}: {rule.decision}, because {rule.reason} [{rule.source}]"
-    for server in plan.servers:
+    for server in plan.servers if plan.fits else ():
         tokens = ", ".join(f"{count:,} with {engine}" for engine, count in server.kv_tokens.items())
         yield f"{server.order}. {server.role} server on {server.device}; KV tokens: {tokens}"
         for command in server.commands.values():
@@ -94,7 +94,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         "mode": plan.mode,
         "fits": plan.fits,
         "devices": [_device_values(device) for device in plan.devices],
-        "servers": [vars(server) for server in plan.servers],
+        "servers": [vars(server) for server in plan.servers] if plan.fits else [],
         "rules": [vars(rule) for rule in plan.rules],
         "remarks": list(plan.remarks),
     }
