@@ -286,7 +286,7 @@ HONEST: list[tuple[str, str, bool, dict[str, Any]]] = [
     ),
     ("1x{}GiB", "vllm", False, {**ETS, "memory.kv_holds": "width"}),
     ("2x{}GiB", "sglang", False, {**ETS, "memory.kv_holds": "width"}),
-    ("1x{}GiB,cpu:17GiB", "sglang", False, {**ETS, "reward.device": "cpu"}),
+    ("1x{}GiB,cpu:24GiB", "sglang", False, {**ETS, "reward.device": "cpu"}),
 ]
 
 

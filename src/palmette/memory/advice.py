@@ -47,12 +47,13 @@ def reason(job: Job, plan: Plan) -> str:
             f"{what} needs {format_bytes(line.needed_bytes)} of {line.holder} on {where}, and the share of "
             f"{job.server}, rounded down to 0.01, leaves {format_bytes(line.bytes)} ({line.note})"
         )
+    needed = phase.needed_bytes if phase.needed_bytes > phase.limit_bytes else phase.bytes
     lines = sorted(phase.lines, key=lambda line: line.needed_bytes, reverse=True)
     shown = ", ".join(_said(job, line) for line in lines[:_SHOWN_LINES])
     others = sum(line.needed_bytes for line in lines[_SHOWN_LINES:])
     rest = f", others {others / _GIB:.1f}" if others else ""
     return (
-        f"{what} needs {_size(phase.demanded_bytes)} of {where}, budget is "
+        f"{what} needs {_size(needed)} of {where}, budget is "
         f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}"
     )
 

@@ -69,6 +69,9 @@ def host_of(devices: Sequence[Device]) -> Device:
 
 
 def _size(text: str, size: str) -> int:
+    if size.strip().replace(".", "", 1).isdecimal():
+        meant = re.sub(r"(?<=[\d.])\s*(?=,|$)", "GiB", text.strip())
+        raise ConfigError(f"devices {text[:80]!r}: {size.strip()} of what? Write {meant[:80]!r} if GiB are meant")
     try:
         total = parse_bytes(size)
     except ConfigError:

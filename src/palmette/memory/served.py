@@ -55,7 +55,9 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
     if job.reward is not None and placed.reward is not None and placed.reward.kind == "cpu":
         seat = seats[placed.reward]
         stays, seat.passing["score"] = reward_lines(job.reward, job.search)
-        seat.resident += [*stays, reward_kv(job.reward, job.policy, job.search, seat.left_bytes(job.inference_share))]
+        seat.resident += stays
+        left = seat.left_bytes(job.inference_share)
+        seat.resident.append(reward_kv(job.reward, job.policy, job.search, left))
     elif job.reward is not None and placed.reward is not None:
         device = placed.reward
         beside = embedder if placed.embedder == device else []

@@ -1,6 +1,6 @@
 """A memory plan as terminal tables and as plain values for machines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -74,7 +74,7 @@ def _cell(phase: Phase, holder: str) -> str:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the rules that fired, the start commands in their order, and remarks; nothing is started that cannot fit."""
+    """Yield the rules that fired, the start commands of a plan that fits in their order, and remarks."""
     if plan.rules:
         yield "rules"
     for rule in plan.rules:
@@ -88,11 +88,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"note: {remark}"
 
 
-def plan_values(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON values, all sizes in bytes."""
+def plan_values(plan: Plan, refusal: str | None = None, suggestions: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the plan as JSON values, all sizes in bytes; of one that does not fit, why, and settings that would."""
     return {
         "mode": plan.mode,
         "fits": plan.fits,
+        "refusal": refusal,
+        "suggestions": list(suggestions),
         "devices": [_device_values(device) for device in plan.devices],
         "servers": [vars(server) for server in plan.servers] if plan.fits else [],
         "rules": [vars(rule) for rule in plan.rules],
