@@ -340,3 +340,30 @@ def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, a
     assert not plan.fits
     assert list(settings_that_fit(job, parse_devices(devices)))[-1] == f'devices "{advised}"'
     assert plan_run(load_config(None, {**settings, "memory.devices": advised}), train=True)[1].fits
+
+
+@pytest.mark.parametrize(("weights", "mib"), [("as_is", 513), ("bfloat16", 365), ("int8", 237)])
+def test_narrow_weights_are_counted_as_they_are_held(weights: str, mib: int) -> None:
+    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.weights": weights}
+    plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}))[1]
+    rotations = (7 * 30 + 1) * 64 * 64 * 4 if weights == "int8" else 0
+    assert round((lines(plan)["policy weights"].bytes - rotations) / 2**20) == mib
+    trained = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}), train=True)[1]
+    assert round(lines(trained)["policy weights"].bytes / 2**20) == 513
+
+
+def test_servers_know_no_narrow_weights() -> None:
+    plain, narrow = (planned("2x24GiB", policy__weights=kind, reward__weights=kind) for kind in ("as_is", "int8"))
+    assert plain == narrow
+
+
+def test_narrow_weights_are_advised_on_a_cpu_where_they_fit() -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-0.5B", "reward.model": None}
+    config = load_config(None, {**settings, "memory.devices": "cpu:4GiB"})
+    job, plan = plan_run(config)
+    needs = plan.devices[0].tightest.needed_bytes / 0.95 / 2**20
+    devices = f"cpu:{int(needs) - 300}MiB"
+    advice = list(settings_that_fit(job, parse_devices(devices)))
+    assert "policy.weights bfloat16" in advice or "policy.weights int8" in advice
+    advised = next(setting for setting in advice if setting.startswith("policy.weights"))
+    assert plan_run(_advised(load_config(None, {**settings, "memory.devices": devices}), advised))[1].fits

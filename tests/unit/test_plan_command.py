@@ -180,3 +180,23 @@ def test_devices_without_a_unit_and_folders_without_a_config_are_told_in_one_lin
     ):
         done = plan(*arguments, cwd=tmp_path)
         assert done.returncode == 2 and said in " ".join(done.stderr.split()), done.stderr
+
+
+def test_a_server_is_not_told_a_name_of_the_zoo_without_a_word() -> None:
+    remarks = values("--policy", "seedling", "--reward", "none", "--devices", "1x24GiB")["remarks"]
+    folder = Path(__file__).parents[2] / "src/palmette/zoo/seedling"
+    assert f"a server cannot load seedling, a name of the zoo: give {folder} in place of it" in remarks
+
+
+def test_a_search_on_declared_gpus_that_are_not_there_is_an_error_with_a_value_that_works(tmp_path: Path) -> None:
+    def search(devices: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "palmette", "search", "--out", "run", "--set", f"memory.devices={devices}"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PATH": ""},
+        )  # fmt: skip
+
+    for devices, works in (("2x24GiB", "cpu:24GiB"), ("2x24GiB,cpu:64MiB", "cpu:64MiB")):
+        done = search(devices)
+        assert done.returncode == 2
+        assert f"Set memory.devices to {works}, or" in " ".join(done.stderr.split())
+        assert not (tmp_path / "run").exists()

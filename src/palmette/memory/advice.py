@@ -5,14 +5,14 @@ from dataclasses import replace
 from itertools import islice
 
 from palmette.errors import ConfigError
-from palmette.memory.devices import Device, parse_devices
+from palmette.memory.devices import Device, parse_devices, written_size
 from palmette.memory.engine_sizes import kv_note
 from palmette.memory.job import Job, Model
 from palmette.memory.lines import Line, Phase, Plan
 from palmette.memory.plan import make_plan
 from palmette.units import format_bytes
 
-_GIB, _MIB = 2**30, 2**20
+_GIB = 2**30
 _SHOWN_LINES = 4
 _MOST_ADVICE = 4
 _LARGEST_BUDGET_GIB = 2**20
@@ -124,6 +124,25 @@ def _smaller_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             replace(job, policy=halved(job.policy), reward=halved(job.reward)), devices
         ):
             yield "policy.dtype and reward.dtype bfloat16"
+    yield from _narrow_weights(job, devices)
+
+
+def _narrow_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
+    """Try narrow layers, the wider kind first; where a plan does not count them they change nothing."""
+    for kind in ("bfloat16", "int8"):
+        policy = replace(job.policy, weights=kind)
+        if job.policy.weights == "as_is" and _fits(replace(job, policy=policy), devices):
+            yield f"policy.weights {kind}"
+            return
+        if job.reward is None or job.reward.weights != "as_is":
+            continue
+        reward = replace(job.reward, weights=kind)
+        if _fits(replace(job, reward=reward), devices):
+            yield f"reward.weights {kind}"
+            return
+        if job.policy.weights == "as_is" and _fits(replace(job, policy=policy, reward=reward), devices):
+            yield f"policy.weights and reward.weights {kind}"
+            return
 
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
@@ -151,9 +170,9 @@ def _budget(job: Job, devices: Sequence[Device]) -> str | None:
     host = next((device for device in devices if device.kind == "cpu"), None)
 
     def declared(gpu_gib: int | None, host_gib: int | None) -> str:
-        parts = [f"1x{_written(gpu)}" for gpu in gpus] if gpu_gib is None else [f"{len(gpus)}x{gpu_gib}GiB"]
+        parts = [f"1x{written_size(gpu)}" for gpu in gpus] if gpu_gib is None else [f"{len(gpus)}x{gpu_gib}GiB"]
         if host is not None and (host_gib is not None or host.total_bytes is not None):
-            parts.append(f"cpu:{_written(host)}" if host_gib is None else f"cpu:{host_gib}GiB")
+            parts.append(f"cpu:{written_size(host)}" if host_gib is None else f"cpu:{host_gib}GiB")
         return ",".join(parts)
 
     def least(written: Callable[[int], str]) -> int | None:
@@ -166,12 +185,6 @@ def _budget(job: Job, devices: Sequence[Device]) -> str | None:
     if gpus and host is not None and (each := least(lambda gib: declared(gib, _LARGEST_BUDGET_GIB))) is not None:
         return f'devices "{declared(each, least(lambda gib: declared(each, gib)))}"'
     return None
-
-
-def _written(device: Device) -> str:
-    """Return a device's size as it is declared, in whole GiB or MiB; what is left over is not claimed."""
-    size = device.total_bytes or 0
-    return f"{size // _GIB}GiB" if size % _GIB == 0 else f"{max(1, size // _MIB)}MiB"
 
 
 def _smallest(most: int, fits: Callable[[int], bool]) -> int | None:
