@@ -1,10 +1,12 @@
 """Plans: placement, fractions, lines worked out by hand, and refusals whose advice holds."""
 
+import io
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
@@ -14,6 +16,7 @@ from palmette.memory.lines import Line, Plan
 from palmette.memory.plan import make_plan
 from palmette.memory.rules import RULES
 from palmette.planning import job_of, plan_run, refuse_what_cannot_fit
+from palmette.report.plan_table import plan_tables
 
 GIB = 2**30
 ETS: dict[str, Any] = {
@@ -367,3 +370,11 @@ def test_narrow_weights_are_advised_on_a_cpu_where_they_fit() -> None:
     assert "policy.weights bfloat16" in advice or "policy.weights int8" in advice
     advised = next(setting for setting in advice if setting.startswith("policy.weights"))
     assert plan_run(_advised(load_config(None, {**settings, "memory.devices": devices}), advised))[1].fits
+
+
+@pytest.mark.parametrize("columns", [60, 160])
+def test_what_bytes_are_made_of_is_told_on_narrow_terminals_too(columns: int) -> None:
+    console = Console(width=columns, file=io.StringIO(), record=True)
+    for table in plan_tables(planned("1x80GiB"), columns):
+        console.print(table)
+    assert "prefill of 8,192 tokens, CUDA graphs" in " ".join(console.export_text().split())

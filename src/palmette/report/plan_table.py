@@ -16,7 +16,7 @@ _HOLDER, _PHASE, _KNOWN, _NOTE = 24, 11, 10, 26
 def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
     """Yield one table for each device: a row for each holder, a column for each phase.
 
-    What the bytes are made of is told where a terminal of so many columns has room for it.
+    What the bytes are made of is told beside them, or below where a terminal of so many columns has no room for it.
     """
     for device in plan.devices:
         yield _device_table(device, columns - _HOLDER - _KNOWN - _PHASE * len(device.phases) >= _NOTE)
@@ -34,6 +34,9 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
     )
     for holder, line in holders(plan).items():
         _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.known, line.note)
+    if not with_notes:
+        told = [f"{holder}: {line.note}" for holder, line in holders(plan).items() if line.note]
+        table.caption, table.caption_justify = "; ".join(told), "left"
     table.add_section()
     _row(table, "in all", [format_bytes(phase.bytes) for phase in plan.phases], style="bold")
     if plan.device.total_bytes is None:
