@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import islice
 
 from palmette.errors import ConfigError
-from palmette.memory.devices import Device, parse_devices, written_size
+from palmette.memory.devices import Device
 from palmette.memory.engine_sizes import kv_note
 from palmette.memory.job import Job, Model
+from palmette.memory.larger import least_devices
 from palmette.memory.lines import Line, Phase, Plan
 from palmette.memory.plan import make_plan
 from palmette.units import format_bytes
@@ -15,7 +16,6 @@ from palmette.units import format_bytes
 _GIB = 2**30
 _SHOWN_LINES = 4
 _MOST_ADVICE = 4
-_LARGEST_BUDGET_GIB = 2**20
 
 Fits = Callable[[Job, Sequence[Device]], bool]
 
@@ -65,9 +65,9 @@ def settings_that_fit(job: Job, devices: Sequence[Device]) -> Iterator[str]:
         yield from _smaller_update(job, devices)
     yield from _smaller_weights(job, devices)
     yield from _another_placement(job, devices)
-    budget = _budget(job, devices)
-    if budget is not None:
-        yield budget
+    larger = least_devices(devices, lambda others: _fits(job, others))
+    if larger is not None:
+        yield f'devices "{larger}"'
 
 
 def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
@@ -159,43 +159,6 @@ def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
                 where = f"policy.device {policy}" + (f" with reward.device {reward}" if reward else "")
                 yield where
                 return
-
-
-def _budget(job: Job, devices: Sequence[Device]) -> str | None:
-    """Return all devices with the least whole GiB that fit: the host's if that alone helps, else the GPUs', else both.
-
-    What is planned again is the text itself, so that it fits as it is written.
-    """
-    gpus = [device for device in devices if device.kind == "cuda"]
-    host = next((device for device in devices if device.kind == "cpu"), None)
-
-    def declared(gpu_gib: int | None, host_gib: int | None) -> str:
-        parts = [f"1x{written_size(gpu)}" for gpu in gpus] if gpu_gib is None else [f"{len(gpus)}x{gpu_gib}GiB"]
-        if host is not None and (host_gib is not None or host.total_bytes is not None):
-            parts.append(f"cpu:{written_size(host)}" if host_gib is None else f"cpu:{host_gib}GiB")
-        return ",".join(parts)
-
-    def least(written: Callable[[int], str]) -> int | None:
-        return _smallest(_LARGEST_BUDGET_GIB, lambda gib: _fits(job, parse_devices(written(gib))))
-
-    if host is not None and (gib := least(lambda gib: declared(None, gib))) is not None:
-        return f'devices "{declared(None, gib)}"'
-    if gpus and (gib := least(lambda gib: declared(gib, None))) is not None:
-        return f'devices "{declared(gib, None)}"'
-    if gpus and host is not None and (each := least(lambda gib: declared(gib, _LARGEST_BUDGET_GIB))) is not None:
-        return f'devices "{declared(each, least(lambda gib: declared(each, gib)))}"'
-    return None
-
-
-def _smallest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """Return a value up to `most` that fits while the one below does not, None where `most` does not fit."""
-    if not fits(most):
-        return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
