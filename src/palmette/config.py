@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from palmette.errors import ConfigError
 from palmette.units import one_line, parse_bytes
@@ -63,6 +63,12 @@ def _amount_of_memory(text: Any) -> str | int:
     except ConfigError as error:
         raise ValueError(str(error)) from None
     raise ValueError("a budget of no bytes holds nothing")
+
+
+def _devices_with_units(devices: Any) -> Any:
+    if isinstance(devices, int | float) and not isinstance(devices, bool):
+        raise ValueError(f"{devices} of what? Write '{devices}GiB' or 'cpu:{devices}GiB' if GiB are meant")
+    return devices
 
 
 Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
@@ -166,7 +172,7 @@ class EmbedderSettings(_Settings):
 class MemorySettings(_Settings):
     """What there is, what the planner counts with, how memory is watched. `devices` null means the ones detected."""
 
-    devices: str | None = Field(None, min_length=1)
+    devices: Annotated[str | None, BeforeValidator(_devices_with_units)] = Field(None, min_length=1)
     inference_share: float = Field(0.95, gt=0, le=1)
     training_share: float = Field(0.90, gt=0, le=1)
     prompt_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)

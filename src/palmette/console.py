@@ -1,6 +1,7 @@
 """What the commands show on a terminal: progress on stderr, results on stdout."""
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from palmette import run
 from palmette.config import Config, load_config
 from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
-from palmette.memory.advice import refusal
+from palmette.memory.advice import reason, refusal_of, suggestions
 from palmette.planning import devices_of, plan_run
 from palmette.report.compare import compare
 from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
@@ -36,6 +37,7 @@ from palmette.tasks.load import load_task
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
+_PIPED_COLUMNS = 160
 _PLAIN_SECONDS = 10.0  # How often progress is said where stderr is no terminal.
 
 
@@ -222,10 +224,13 @@ def plan(config: Config, *, train: bool, server: str, predict: bool, as_json: bo
     planned = replace(planned, remarks=(*planned.remarks, *notes))
     if page is not None:
         write_plan_page(planned, page)
+    # What was predicted holds for these settings alone: others are tried by formula.
+    advice = [] if planned.fits else suggestions(replace(job, predicted={}), devices_of(config))
     if as_json:
-        print(json.dumps(plan_values(planned), indent=2))
+        why = None if planned.fits else reason(job, planned)
+        print(json.dumps(plan_values(planned, why, advice), indent=2))
     else:
-        console = Console()
+        console = _wide_console()
         for table in plan_tables(planned, console.width):
             console.print(table)
         for line in plan_lines(planned):
@@ -233,8 +238,13 @@ def plan(config: Config, *, train: bool, server: str, predict: bool, as_json: bo
         if page is not None:
             print(f"page    {page}")
     if not planned.fits:
-        # What was predicted holds for these settings alone: others are tried by formula.
-        raise BudgetError(refusal(replace(job, predicted={}), devices_of(config), planned))
+        raise BudgetError(refusal_of(job, planned, advice))
+
+
+def _wide_console() -> Console:
+    """Return a console for wide tables: a file or a pipe has the columns that its reader wants, if none are told."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPED_COLUMNS)
 
 
 def _predicted(config: Config) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -1,19 +1,20 @@
 """A run's config turned into the job that the planner sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.memory.advice import refusal
-from palmette.memory.detect import detect_devices
-from palmette.memory.devices import Device, parse_devices
+from palmette.memory.detect import detect_devices, detect_gpus
+from palmette.memory.devices import Device, parse_devices, written_size
 from palmette.memory.find import adapter_bytes, find_shape
 from palmette.memory.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.memory.lines import Plan
 from palmette.memory.plan import make_plan
 from palmette.memory.tick import SORTED_LOGITS
 from palmette.units import parse_bytes
+from palmette.zoo.catalog import ENTRIES
 
 _ALL = 2**40
 """More logits than any vocabulary has."""
@@ -73,12 +74,34 @@ def plan_run(
     devices = devices_of(config)
     served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
     job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
-    return job, make_plan(job, devices)
+    plan = make_plan(job, devices)
+    return job, replace(plan, remarks=(*plan.remarks, *_of_the_zoo(job, plan))) if plan.fits else plan
+
+
+def _of_the_zoo(job: Job, plan: Plan) -> Iterator[str]:
+    """Yield a remark for each server that is told a name which only the zoo knows."""
+    for server in plan.servers:
+        model = job.policy if server.role == "policy" or job.reward is None else job.reward
+        entry = ENTRIES.get(model.name)
+        if entry is not None:
+            path = entry.weights_path()
+            where = "the folder of its weights" if path is None else str(path.parent)
+            yield f"a server cannot load {model.name}, a name of the zoo: give {where} in place of it"
 
 
 def refuse_what_cannot_fit(config: Config) -> None:
-    """Raise BudgetError where a search inside this process cannot fit; say nothing of a model of unknown shape."""
+    """Raise BudgetError where a search inside this process cannot fit; say nothing of a model of unknown shape.
+
+    Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that nobody planned.
+    """
     devices = devices_of(config)
+    gpus = [device for device in devices if device.kind == "cuda"]
+    if gpus and config.policy.device == "auto" and not detect_gpus():
+        host = next((device for device in devices if device.kind == "cpu"), gpus[0])
+        raise ConfigError(
+            f"memory.devices is {config.memory.devices}, and no GPU is found here: a search runs where it is started. "
+            f"Set memory.devices to cpu:{written_size(host)}, or see what GPUs would hold with palmette plan"
+        )
     try:
         # A search runs where it is told: an embedder away from the reward model is no reason to refuse.
         job = replace(job_of(config, served=False), any_embed_device=True)
@@ -120,7 +143,7 @@ def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
     assert settings.model is not None
     shape = find_shape(settings.model)
     dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
-    return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter))
+    return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter), settings.weights)
 
 
 def _embedder(config: Config) -> Model:

@@ -28,7 +28,7 @@ def test_devices_that_cannot_be_read_are_an_error_that_shows_how(text: str) -> N
 
 def test_a_device_of_nothing_and_a_second_cpu_are_errors() -> None:
     with pytest.raises(ConfigError, match="a device of no bytes"):
-        parse_devices("2x0")
+        parse_devices("2x0GiB")
     with pytest.raises(ConfigError, match="there is one cpu"):
         parse_devices("cpu:1GiB,cpu:2GiB")
 
@@ -81,3 +81,19 @@ def test_a_smaller_limit_of_a_control_group_counts(tmp_path: Path, limit: str, u
 
 def test_a_host_that_tells_nothing_has_no_known_size(tmp_path: Path) -> None:
     assert detect_host(tmp_path).total_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2x24", "2x24GiB"),
+        ("24", "24GiB"),
+        ("cpu:24", "cpu:24GiB"),
+        ("2x24GiB,cpu:64", "2x24GiB,cpu:64GiB"),
+        ("1x1.5", "1x1.5GiB"),
+    ],
+)
+def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"of what\\? Write '{meant}' if GiB are meant"):
+        parse_devices(text)
+    parse_devices(meant)

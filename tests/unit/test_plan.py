@@ -1,10 +1,12 @@
 """Plans: placement, fractions, lines worked out by hand, and refusals whose advice holds."""
 
+import io
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
@@ -14,6 +16,7 @@ from palmette.memory.lines import Line, Plan
 from palmette.memory.plan import make_plan
 from palmette.memory.rules import RULES
 from palmette.planning import job_of, plan_run, refuse_what_cannot_fit
+from palmette.report.plan_table import plan_tables
 
 GIB = 2**30
 ETS: dict[str, Any] = {
@@ -273,3 +276,105 @@ def test_a_model_of_unknown_shape_is_left_to_whoever_loads_it() -> None:
 def test_every_rule_that_fires_has_a_reason_and_a_source() -> None:
     for id, rule in RULES.items():
         assert id and rule.reason and rule.source
+
+
+HONEST: list[tuple[str, str, bool, dict[str, Any]]] = [
+    ("1x{}GiB", "sglang", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
+    ("1x{}GiB", "vllm", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
+    (
+        "1x{}GiB",
+        "sglang",
+        False,
+        {**ETS, "policy.model": "Qwen/Qwen2.5-7B", "reward.model": "Qwen/Qwen2.5-Math-PRM-7B"},
+    ),
+    ("1x{}GiB", "vllm", False, {**ETS, "memory.kv_holds": "width"}),
+    ("2x{}GiB", "sglang", False, {**ETS, "memory.kv_holds": "width"}),
+    ("1x{}GiB,cpu:24GiB", "sglang", False, {**ETS, "reward.device": "cpu"}),
+]
+
+
+@pytest.mark.parametrize(("devices", "server", "train", "settings"), HONEST)
+def test_a_plan_fits_only_where_every_server_gets_the_kv_it_needs_within_every_limit(
+    devices: str, server: str, train: bool, settings: dict[str, Any]
+) -> None:
+    found = set()
+    for gib in range(14, 60):
+        config = load_config(None, {**settings, "memory.devices": devices.format(gib)})
+        job, plan = plan_run(config, train=train, server=server)
+        found.add(plan.fits)
+        needed = {"policy": job.search.path_tokens, "reward": job.search.path_tokens}
+        if job.search.kv_holds == "width":
+            needed["policy"] = job.search.unshared_tokens
+        holds = all(own.kv_tokens[server] >= needed[own.role] for own in plan.servers)
+        within = all(
+            phase.limit_bytes is None or max(phase.bytes, phase.needed_bytes) <= phase.limit_bytes
+            for device in plan.devices
+            for phase in device.phases
+        )
+        assert plan.fits == (holds and within), gib
+        for device in plan.devices:
+            shown = {line.holder: line.bytes for line in device.phases[0].lines}
+            for own in plan.servers:
+                if own.device == device.device.name:
+                    model = job.policy if own.role == "policy" else job.reward
+                    assert model is not None
+                    assert shown[f"{own.role} KV"] // model.kv_token_bytes == own.kv_tokens[server]
+    assert found == {True, False}
+
+
+def test_a_server_that_rounding_leaves_without_kv_is_refused_with_its_numbers() -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}
+    config = load_config(None, {**settings, "memory.devices": "1x32GiB"})
+    job, plan = plan_run(config, train=True)
+    said = refusal(job, parse_devices("1x32GiB"), plan)
+    assert "needs 70.0 MiB of policy KV on cuda:0, and the share of sglang, rounded down to 0.01, leaves 0 B" in said
+    assert said.endswith('1,280 tokens needed). Fits: devices "1x33GiB".')
+
+
+@pytest.mark.parametrize(
+    ("devices", "advised"),
+    [("1x105GiB,cpu:8GiB", "1x105GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x101GiB,cpu:17GiB"),
+     ("1x24GiB,cpu:64GiB", "1x101GiB,cpu:64GiB"), ("1x24GiB", "1x101GiB")],
+)  # fmt: skip
+def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, advised: str) -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.reference": "host"}
+    config = load_config(None, {**settings, "memory.devices": devices})
+    job, plan = plan_run(config, train=True)
+    assert not plan.fits
+    assert list(settings_that_fit(job, parse_devices(devices)))[-1] == f'devices "{advised}"'
+    assert plan_run(load_config(None, {**settings, "memory.devices": advised}), train=True)[1].fits
+
+
+@pytest.mark.parametrize(("weights", "mib"), [("as_is", 513), ("bfloat16", 365), ("int8", 237)])
+def test_narrow_weights_are_counted_as_they_are_held(weights: str, mib: int) -> None:
+    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.weights": weights}
+    plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}))[1]
+    rotations = (7 * 30 + 1) * 64 * 64 * 4 if weights == "int8" else 0
+    assert round((lines(plan)["policy weights"].bytes - rotations) / 2**20) == mib
+    trained = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}), train=True)[1]
+    assert round(lines(trained)["policy weights"].bytes / 2**20) == 513
+
+
+def test_servers_know_no_narrow_weights() -> None:
+    plain, narrow = (planned("2x24GiB", policy__weights=kind, reward__weights=kind) for kind in ("as_is", "int8"))
+    assert plain == narrow
+
+
+def test_narrow_weights_are_advised_on_a_cpu_where_they_fit() -> None:
+    settings = {"policy.model": "Qwen/Qwen2.5-0.5B", "reward.model": None}
+    config = load_config(None, {**settings, "memory.devices": "cpu:4GiB"})
+    job, plan = plan_run(config)
+    needs = plan.devices[0].tightest.needed_bytes / 0.95 / 2**20
+    devices = f"cpu:{int(needs) - 300}MiB"
+    advice = list(settings_that_fit(job, parse_devices(devices)))
+    assert "policy.weights bfloat16" in advice or "policy.weights int8" in advice
+    advised = next(setting for setting in advice if setting.startswith("policy.weights"))
+    assert plan_run(_advised(load_config(None, {**settings, "memory.devices": devices}), advised))[1].fits
+
+
+@pytest.mark.parametrize("columns", [60, 160])
+def test_what_bytes_are_made_of_is_told_on_narrow_terminals_too(columns: int) -> None:
+    console = Console(width=columns, file=io.StringIO(), record=True)
+    for table in plan_tables(planned("1x80GiB"), columns):
+        console.print(table)
+    assert "prefill of 8,192 tokens, CUDA graphs" in " ".join(console.export_text().split())

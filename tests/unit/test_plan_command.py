@@ -146,3 +146,57 @@ def test_what_the_learner_does_not_do_cannot_be_predicted() -> None:
     assert done.returncode == 2
     assert "set train.logits to chunked, or plan without --predict" in " ".join(done.stderr.split())
     assert plan("--train", "--devices", "cpu:24GiB", "--set", "train.logits=chunked").returncode == 0
+
+
+def test_a_refused_plan_tells_machines_why_and_what_fits_and_prints_no_commands() -> None:
+    refused = ["--policy", "Qwen/Qwen2.5-7B", "--reward", "none", "--devices", "1x24GiB", "--train"]
+    done = plan(*refused, "--set", "train.method=lora", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["fits"], found["servers"]) == (3, False, [])
+    assert found["refusal"].startswith("a rollout needs 30.3 GiB of cuda:0, budget is 22.8 GiB")
+    assert found["suggestions"] == ['devices "1x33GiB"']
+    fitting = values(*refused[:5], "1x33GiB", "--train", "--set", "train.method=lora")
+    assert (fitting["refusal"], fitting["suggestions"], len(fitting["servers"])) == (None, [], 1)
+    printed = plan(*refused, "--set", "train.method=lora")
+    assert printed.returncode == 3
+    assert "launch_server" not in printed.stdout and "vllm serve" not in printed.stdout
+
+
+def test_what_bytes_are_made_of_is_told_where_stdout_is_no_terminal() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "palmette", "plan", *ETS, "--devices", "1x80GiB"],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert "made of" in done.stdout and "prefill of 8,192 tokens, CUDA graphs" in done.stdout
+
+
+def test_devices_without_a_unit_and_folders_without_a_config_are_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "nocfg").mkdir()
+    for arguments, said in (
+        (["--set", "memory.devices=24"], "24 of what? Write '24GiB' or 'cpu:24GiB' if GiB are meant"),
+        (["--devices", "2x24"], "24 of what? Write '2x24GiB' if GiB are meant"),
+        (["--policy", "./nocfg", "--reward", "none"], "the folder has no config.json"),
+    ):
+        done = plan(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and said in " ".join(done.stderr.split()), done.stderr
+
+
+def test_a_server_is_not_told_a_name_of_the_zoo_without_a_word() -> None:
+    remarks = values("--policy", "seedling", "--reward", "none", "--devices", "1x24GiB")["remarks"]
+    folder = Path(__file__).parents[2] / "src/palmette/zoo/seedling"
+    assert f"a server cannot load seedling, a name of the zoo: give {folder} in place of it" in remarks
+
+
+def test_a_search_on_declared_gpus_that_are_not_there_is_an_error_with_a_value_that_works(tmp_path: Path) -> None:
+    def search(devices: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "palmette", "search", "--out", "run", "--set", f"memory.devices={devices}"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PATH": ""},
+        )  # fmt: skip
+
+    for devices, works in (("2x24GiB", "cpu:24GiB"), ("2x24GiB,cpu:64MiB", "cpu:64MiB")):
+        done = search(devices)
+        assert done.returncode == 2
+        assert f"Set memory.devices to {works}, or" in " ".join(done.stderr.split())
+        assert not (tmp_path / "run").exists()

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from palmette.errors import ConfigError
 from palmette.memory.devices import Device
+from palmette.memory.engine_sizes import kv_note
 from palmette.memory.job import Job, Model
+from palmette.memory.larger import least_devices
 from palmette.memory.lines import Line, Phase, Plan
 from palmette.memory.plan import make_plan
 from palmette.units import format_bytes
@@ -13,24 +16,45 @@ from palmette.units import format_bytes
 _GIB = 2**30
 _SHOWN_LINES = 4
 _MOST_ADVICE = 4
-_LARGEST_BUDGET_GIB = 2**20
 
 Fits = Callable[[Job, Sequence[Device]], bool]
 
 
 def refusal(job: Job, devices: Sequence[Device], plan: Plan) -> str:
     """Return why a plan cannot be carried out and what would fit; every setting named was planned again."""
+    return refusal_of(job, plan, suggestions(job, devices))
+
+
+def refusal_of(job: Job, plan: Plan, advice: Sequence[str]) -> str:
+    """Return why a plan cannot be carried out, and the advice."""
+    hint = f"Fits: {', or '.join(advice)}" if advice else "No smaller setting fits: take a smaller model"
+    return f"{reason(job, plan)}. {hint}."
+
+
+def suggestions(job: Job, devices: Sequence[Device]) -> list[str]:
+    """Return the first few settings of which each alone makes the plan fit."""
+    return list(islice(settings_that_fit(job, devices), _MOST_ADVICE))
+
+
+def reason(job: Job, plan: Plan) -> str:
+    """Return the clash in numbers: what the fullest phase needs and may hold, or the KV that a server lacks."""
     device, phase = plan.misfits[0]
     assert phase.limit_bytes is not None
+    what, where = _what(job, phase), device.device.name
+    if phase.demanded_bytes <= phase.limit_bytes:
+        line = phase.short[0]
+        return (
+            f"{what} needs {format_bytes(line.needed_bytes)} of {line.holder} on {where}, and the share of "
+            f"{job.server}, rounded down to 0.01, leaves {format_bytes(line.bytes)} ({line.note})"
+        )
+    needed = phase.needed_bytes if phase.needed_bytes > phase.limit_bytes else phase.bytes
     lines = sorted(phase.lines, key=lambda line: line.needed_bytes, reverse=True)
-    shown = ", ".join(_said(line) for line in lines[:_SHOWN_LINES])
+    shown = ", ".join(_said(job, line) for line in lines[:_SHOWN_LINES])
     others = sum(line.needed_bytes for line in lines[_SHOWN_LINES:])
     rest = f", others {others / _GIB:.1f}" if others else ""
-    advice = list(settings_that_fit(job, devices))[:_MOST_ADVICE]
-    hint = f"Fits: {', or '.join(advice)}" if advice else "No smaller setting fits: take a smaller model"
     return (
-        f"{_what(job, phase)} needs {_size(phase.needed_bytes)} of {device.device.name}, budget is "
-        f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}. {hint}."
+        f"{what} needs {_size(needed)} of {where}, budget is "
+        f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}"
     )
 
 
@@ -41,9 +65,9 @@ def settings_that_fit(job: Job, devices: Sequence[Device]) -> Iterator[str]:
         yield from _smaller_update(job, devices)
     yield from _smaller_weights(job, devices)
     yield from _another_placement(job, devices)
-    budget = _budget(job, devices)
-    if budget is not None:
-        yield budget
+    larger = least_devices(devices, lambda others: _fits(job, others))
+    if larger is not None:
+        yield f'devices "{larger}"'
 
 
 def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
@@ -100,6 +124,25 @@ def _smaller_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             replace(job, policy=halved(job.policy), reward=halved(job.reward)), devices
         ):
             yield "policy.dtype and reward.dtype bfloat16"
+    yield from _narrow_weights(job, devices)
+
+
+def _narrow_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
+    """Try narrow layers, the wider kind first; where a plan does not count them they change nothing."""
+    for kind in ("bfloat16", "int8"):
+        policy = replace(job.policy, weights=kind)
+        if job.policy.weights == "as_is" and _fits(replace(job, policy=policy), devices):
+            yield f"policy.weights {kind}"
+            return
+        if job.reward is None or job.reward.weights != "as_is":
+            continue
+        reward = replace(job.reward, weights=kind)
+        if _fits(replace(job, reward=reward), devices):
+            yield f"reward.weights {kind}"
+            return
+        if job.policy.weights == "as_is" and _fits(replace(job, policy=policy, reward=reward), devices):
+            yield f"policy.weights and reward.weights {kind}"
+            return
 
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
@@ -116,23 +159,6 @@ def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
                 where = f"policy.device {policy}" + (f" with reward.device {reward}" if reward else "")
                 yield where
                 return
-
-
-def _budget(job: Job, devices: Sequence[Device]) -> str | None:
-    """Return the smallest size, in whole GiB, that all devices would need to have."""
-
-    def resized(gib: int) -> list[Device]:
-        return [replace(device, total_bytes=gib * _GIB, free_bytes=None) for device in devices]
-
-    if not devices or not _fits(job, resized(_LARGEST_BUDGET_GIB)):
-        return None
-    low, high = 0, _LARGEST_BUDGET_GIB
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _fits(job, resized(middle)) else (middle, high)
-    gpus = sum(device.kind == "cuda" for device in devices)
-    text = f"{gpus}x{high}GiB" if gpus else f"cpu:{high}GiB"
-    return f'devices "{text}"'
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
@@ -153,9 +179,12 @@ def _fits(job: Job, devices: Sequence[Device]) -> bool:
         return False
 
 
-def _said(line: Line) -> str:
-    note = f" ({line.note})" if line.kind == "kv" and line.note else ""
-    return f"{line.holder} {line.needed_bytes / _GIB:.1f}{note}"
+def _said(job: Job, line: Line) -> str:
+    note = line.note
+    if line.is_short:
+        model = job.reward if line.holder.startswith("reward") and job.reward is not None else job.policy
+        note = kv_note(line.needed_bytes // model.kv_token_bytes, job.search)
+    return f"{line.holder} {line.needed_bytes / _GIB:.1f}" + (f" ({note})" if line.kind == "kv" and note else "")
 
 
 def _why(device: Device, phase: Phase) -> str:

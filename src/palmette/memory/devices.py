@@ -63,12 +63,21 @@ def parse_devices(text: str) -> tuple[Device, ...]:
     return (*gpus, host) if host is not None else tuple(gpus)
 
 
+def written_size(device: Device) -> str:
+    """Return a device's size as it is declared, in whole GiB or MiB; what is left over is not claimed."""
+    size = device.total_bytes or 0
+    return f"{size // 2**30}GiB" if size % 2**30 == 0 else f"{max(1, size // 2**20)}MiB"
+
+
 def host_of(devices: Sequence[Device]) -> Device:
     """Return the host among the devices, or one of unknown size."""
     return next((device for device in devices if device.kind == "cpu"), HOST)
 
 
 def _size(text: str, size: str) -> int:
+    if size.strip().replace(".", "", 1).isdecimal():
+        meant = re.sub(r"(?<=[\d.])\s*(?=,|$)", "GiB", text.strip())
+        raise ConfigError(f"devices {text[:80]!r}: {size.strip()} of what? Write {meant[:80]!r} if GiB are meant")
     try:
         total = parse_bytes(size)
     except ConfigError:

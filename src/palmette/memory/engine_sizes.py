@@ -2,6 +2,7 @@
 
 from palmette.memory.job import Model, SearchNeeds
 from palmette.memory.lines import Line
+from palmette.memory.narrow_sizes import narrow_pass_bytes
 from palmette.memory.tick import (
     DRAWN_BLOCK,
     DRAWN_LOGITS,
@@ -115,6 +116,7 @@ def tick_bytes(model: Model, tokens: int, depth: int, slots: int) -> int:
     shape, number = model.shape, model.number_bytes
     across, down = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     forward = tokens * number * (4 * shape.hidden + 3 * shape.intermediate)
+    forward += narrow_pass_bytes(shape, tokens, model.weights)
     parts = tokens * depth * across * _FLOAT
     gathered = 2 * GATHERED_SLOTS * down * number + _FLOAT * tokens * (4 * across + slots * shape.heads)
     attention = tokens * number * (2 * shape.hidden + 2 * (across + 2 * down)) + parts + max(parts, gathered)
@@ -122,8 +124,9 @@ def tick_bytes(model: Model, tokens: int, depth: int, slots: int) -> int:
 
 
 def _narrow_copy(model: Model) -> int:
-    """Return the bytes of a logit in a half type, which is there until it is widened."""
-    return 0 if model.number_bytes == _FLOAT else model.number_bytes
+    """Return the bytes of a logit in a half type or as a sum of whole numbers, there until it is widened."""
+    narrow = {"bfloat16": 2, "int8": _FLOAT}.get(model.weights, 0)
+    return max(narrow, 0 if model.number_bytes == _FLOAT else model.number_bytes)
 
 
 def policy_kv(model: Model, search: SearchNeeds, left_bytes: int | None) -> Line:
@@ -164,6 +167,8 @@ def _growing(holder: str, token: int, search: SearchNeeds, most_tokens: int, lef
 
 
 def _weights_note(model: Model) -> str:
+    if model.weights != "as_is":
+        return f"{model.shape.parameters / 1e6:,.1f} M, linear layers in {model.weights}"
     return f"{model.shape.parameters / 1e6:,.1f} M x {model.number_bytes} bytes"
 
 

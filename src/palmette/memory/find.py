@@ -29,6 +29,10 @@ def find_config(name: str) -> dict[str, Any]:
     values = known_config(name) if folder is None else read_json(folder / "config.json")
     if values is not None:
         return values
+    if os.path.isdir(os.path.expanduser(name)):
+        raise ConfigError(
+            f"the shape of model {name!r} is not known: the folder has no config.json. Copy the model's own there"
+        )
     near = nearest(name.lower(), known_configs())
     hint = f"Did you mean {near!r}?" if near else "Give a local folder with its config.json."
     raise ConfigError(f"the shape of model {name!r} is not known: it is no folder here and no well-known model. {hint}")

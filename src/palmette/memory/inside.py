@@ -38,6 +38,8 @@ def run_inside(job: Job, placed: Placement, seats: dict[Device, Seat]) -> None:
     if job.reward is not None and placed.reward is not None:
         left = seats[placed.reward].left_bytes(job.inference_share)
         part = None if left is None else left // _REWARD_PART
+        if left is not None and placed.reward == placed.policy:
+            part = max(0, min(left // _REWARD_PART, left - policy_kv(job.policy, job.search, 0).needed_bytes))
         seats[placed.reward].resident.append(reward_kv(job.reward, job.policy, job.search, part))
     left = seats[placed.policy].left_bytes(job.inference_share)
     seats[placed.policy].resident.append(policy_kv(job.policy, job.search, left))

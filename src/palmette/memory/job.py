@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from palmette.memory.narrow_sizes import narrow_bytes
 from palmette.memory.shape import DTYPE_BYTES, ModelShape
 
 
@@ -15,10 +16,14 @@ class Model:
     dtype: str
     device: str = "auto"
     adapter_bytes: int = 0
+    weights: str = "as_is"
+    """What linear layers are narrowed to where the model runs inside this process on a CPU."""
 
     @property
     def weight_bytes(self) -> int:
         """Weights with the adapter on top."""
+        if self.weights != "as_is":
+            return narrow_bytes(self.shape, self.dtype, self.weights) + self.adapter_bytes
         return self.shape.weight_bytes(self.dtype) + self.adapter_bytes
 
     @property

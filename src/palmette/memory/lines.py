@@ -33,6 +33,11 @@ class Line:
         """What the holder cannot do without."""
         return self.bytes if self.least_bytes is None else self.least_bytes
 
+    @property
+    def is_short(self) -> bool:
+        """Tell whether the holder has less than what it cannot do without."""
+        return self.bytes < self.needed_bytes
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -55,8 +60,18 @@ class Phase:
 
     @property
     def fits(self) -> bool:
-        """Tell whether what is needed is within the limit."""
-        return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
+        """Tell whether what is held and what is needed are within the limit, and no holder has less than it needs."""
+        return self.limit_bytes is None or (not self.short and self.demanded_bytes <= self.limit_bytes)
+
+    @property
+    def demanded_bytes(self) -> int:
+        """What is held or what is needed, whichever is more."""
+        return max(self.bytes, self.needed_bytes)
+
+    @property
+    def short(self) -> tuple[Line, ...]:
+        """The holders that have less than what they cannot do without."""
+        return tuple(line for line in self.lines if line.is_short)
 
     @property
     def largest(self) -> Line:
@@ -93,6 +108,8 @@ class Server:
     commands: dict[str, str]
     fractions: dict[str, float]
     kv_tokens: dict[str, int]
+    needed_tokens: int = 0
+    """KV tokens that it cannot do without."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +141,7 @@ class Plan:
     def misfits(self) -> list[tuple[DevicePlan, Phase]]:
         """The phases that do not fit, the worst first."""
         found = [(device, phase) for device in self.devices for phase in device.phases if not phase.fits]
-        return sorted(found, key=lambda pair: (pair[1].limit_bytes or 0) - pair[1].needed_bytes)
+        return sorted(found, key=lambda pair: (pair[1].limit_bytes or 0) - pair[1].demanded_bytes)
 
     @property
     def peak_bytes(self) -> int:

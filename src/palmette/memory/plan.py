@@ -22,6 +22,7 @@ def make_plan(job: Job, devices: Sequence[Device]) -> Plan:
     Raises ConfigError where a setting names a device that is not there, or parts the embedder from the reward model.
     """
     placed = place(job, devices)
+    job = _as_held(job, placed)
     rules = list(placed.rules)
     seats = {device: Seat(device) for device in (*devices, placed.host)}
     if job.update is not None:
@@ -43,7 +44,17 @@ def make_plan(job: Job, devices: Sequence[Device]) -> Plan:
     )
     idle = [device.name for device in devices if seats[device].is_empty]
     remarks = [f"{', '.join(idle)}: nothing sits there"] if idle and devices else []
-    return Plan(job.mode, plans, tuple(found), tuple(rules), (*remarks, *_remarks(job, found)))
+    plan = Plan(job.mode, plans, tuple(found), tuple(rules), tuple(remarks))
+    return replace(plan, remarks=(*remarks, *_remarks(job, found))) if plan.fits else plan
+
+
+def _as_held(job: Job, placed: Placement) -> Job:
+    """Return the job with narrow weights only where they are: in a search, for a model on the CPU."""
+    if placed.policy.kind != "cpu" or job.update is not None:
+        job = replace(job, policy=replace(job.policy, weights="as_is"))
+    if job.reward is not None and (placed.reward is None or placed.reward.kind != "cpu"):
+        job = replace(job, reward=replace(job.reward, weights="as_is"))
+    return job
 
 
 def _for_both(job: Job, placed: Placement, devices: Sequence[Device], found: list[Server]) -> list[Server]:
@@ -118,6 +129,12 @@ def _remarks(job: Job, found: Sequence[Server]) -> list[str]:
     """Return what a reader should know beside the numbers."""
     said = []
     for server in found:
+        for engine, tokens in server.kv_tokens.items():
+            if engine != job.server and tokens < server.needed_tokens:
+                said.append(
+                    f"with {engine} the {server.role}'s KV would hold {tokens:,} tokens of {server.needed_tokens:,} "
+                    f"that are needed: start {job.server}"
+                )
         tokens, search = server.kv_tokens[job.server], job.search
         if server.role == "policy" and tokens < search.unshared_tokens:
             said.append(

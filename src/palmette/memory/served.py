@@ -1,5 +1,7 @@
 """Gathers what a search holds whose models are served: fractions, KV and start commands of each server."""
 
+from dataclasses import replace
+
 from palmette.memory.devices import Device
 from palmette.memory.engine_sizes import (
     CUDA_CONTEXT_BYTES,
@@ -20,6 +22,7 @@ from palmette.memory.servers import (
     REWARD_FRACTION,
     REWARD_FRACTION_WITH_EMBEDDER,
     Static,
+    least_room,
     served_lines,
     server,
     small_shares,
@@ -46,17 +49,24 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
         if placed.embedder.kind == "cuda":
             note = "the process that searches"
             embedder.append(Line("embedder CUDA context", "embedder", CUDA_CONTEXT_BYTES, "declared", note=note))
+        else:  # The host is no server's: what sits there is counted before the caches that may grow beside it.
+            seats[placed.embedder].resident += embedder
+            embedder = []
     if job.reward is not None and placed.reward is not None and placed.reward.kind == "cpu":
         seat = seats[placed.reward]
         stays, seat.passing["score"] = reward_lines(job.reward, job.search)
-        seat.resident += [*stays, reward_kv(job.reward, job.policy, job.search, seat.left_bytes(job.inference_share))]
+        seat.resident += stays
+        left = seat.left_bytes(job.inference_share)
+        seat.resident.append(reward_kv(job.reward, job.policy, job.search, left))
     elif job.reward is not None and placed.reward is not None:
         device = placed.reward
         beside = embedder if placed.embedder == device else []
         wishes = dict.fromkeys(ENGINES, REWARD_FRACTION_WITH_EMBEDDER if beside else REWARD_FRACTION)
+        room = 0
         if device == placed.policy:
             wishes = small_shares(job.reward, device, job.search, total(seats[device].resident))
-        static = _static(job, "reward", job.reward, seats[device], beside, wishes)
+            room = least_room(job.policy, device, _least_kv(job, "policy", job.policy))
+        static = _static(job, "reward", job.reward, seats[device], total(beside) + room, wishes)
         found.append(_seat(job, "reward", job.reward, seats[device], static, 1))
         if beside and device != placed.policy:
             fraction = static.fractions[job.server]
@@ -64,30 +74,31 @@ def run_served(job: Job, placed: Placement, seats: dict[Device, Seat], rules: li
     device = placed.policy
     beside = embedder if placed.embedder == device else []
     wishes = dict.fromkeys(ENGINES, 1.0 if device == placed.reward else POLICY_FRACTION)
-    static = _static(job, "policy", job.policy, seats[device], beside, wishes)
+    static = _static(job, "policy", job.policy, seats[device], total(beside), wishes)
     found.append(_seat(job, "policy", job.policy, seats[device], static, len(found) + 1))
     if placed.embedder is not None:
         seats[placed.embedder].resident += embedder
     return found
 
 
-def _static(job: Job, role: str, model: Model, seat: Seat, beside: list[Line], wishes: dict[str, float]) -> Static:
+def _static(job: Job, role: str, model: Model, seat: Seat, after_bytes: int, wishes: dict[str, float]) -> Static:
     """Return a server's fractions: what sits there before it, and what has to find room after it, is left alone."""
     return static_share(
         model, seat.device, wishes=wishes, least_kv_bytes=_least_kv(job, role, model),
         limit_bytes=seat.device.limit_bytes(job.inference_share) or 0,
-        before_bytes=total(seat.resident), after_bytes=total(beside) + seat.passing_bytes(),
+        before_bytes=total(seat.resident), after_bytes=after_bytes + seat.passing_bytes(),
     )  # fmt: skip
 
 
 def _seat(job: Job, role: str, model: Model, seat: Seat, static: Static, order: int) -> Server:
-    """Put a server's lines on its device."""
+    """Put a server's lines on its device: the KV that its fraction leaves it, be it less than what it needs."""
     search, least = job.search, _least_kv(job, role, model)
-    held = max(least, static.kv_bytes[job.server])
-    kv = Line(f"{role} KV", "kv", held, least_bytes=least, note=kv_note(held // model.kv_token_bytes, search))
+    held, token = max(0, static.kv_bytes[job.server]), model.kv_token_bytes
+    note = kv_note(held // token, search) + (f", {least // token:,} tokens needed" if held < least else "")
+    kv = Line(f"{role} KV", "kv", held, least_bytes=least, note=note)
     seat.resident += served_lines(role, model, seat.device, kv)
     seat.passing[_PHASES[role]] = []
-    return server(role, model, seat.device, static, order, search)
+    return replace(server(role, model, seat.device, static, order, search), needed_tokens=least // token)
 
 
 def _least_kv(job: Job, role: str, model: Model) -> int:

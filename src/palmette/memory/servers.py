@@ -52,6 +52,12 @@ def small_shares(model: Model, device: Device, search: SearchNeeds, before_bytes
     return _fractions(model, device, model.weight_bytes + kv, before_bytes)
 
 
+def least_room(model: Model, device: Device, least_kv_bytes: int) -> int:
+    """Return what a server cannot do without, with the step of 0.01 that its fraction may be rounded down by."""
+    outside = CUDA_CONTEXT_BYTES + transient_bytes(model, device)
+    return model.weight_bytes + least_kv_bytes + outside + math.ceil((device.total_bytes or 0) / 100)
+
+
 def static_share(
     model: Model,
     device: Device,

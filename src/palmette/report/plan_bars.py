@@ -83,7 +83,7 @@ def plan_page(plan: Plan) -> str:
     commands = "".join(
         f"<h2>{server.order}. {escape(server.role)} server on {escape(server.device)}</h2>"
         + "".join(f"<pre>{escape(command)}</pre>" for command in server.commands.values())
-        for server in plan.servers
+        for server in (plan.servers if plan.fits else ())
     )
     remarks = "".join(f"<p>{escape(remark)}</p>" for remark in plan.remarks)
     what = "a search" if plan.mode == "search" else "training"

@@ -1,6 +1,6 @@
 """A memory plan as terminal tables and as plain values for machines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -16,7 +16,7 @@ _HOLDER, _PHASE, _KNOWN, _NOTE = 24, 11, 10, 26
 def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
     """Yield one table for each device: a row for each holder, a column for each phase.
 
-    What the bytes are made of is told where a terminal of so many columns has room for it.
+    What the bytes are made of is told beside them, or below where a terminal of so many columns has no room for it.
     """
     for device in plan.devices:
         yield _device_table(device, columns - _HOLDER - _KNOWN - _PHASE * len(device.phases) >= _NOTE)
@@ -34,6 +34,9 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
     )
     for holder, line in holders(plan).items():
         _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.known, line.note)
+    if not with_notes:
+        told = [f"{holder}: {line.note}" for holder, line in holders(plan).items() if line.note]
+        table.caption, table.caption_justify = "; ".join(told), "left"
     table.add_section()
     _row(table, "in all", [format_bytes(phase.bytes) for phase in plan.phases], style="bold")
     if plan.device.total_bytes is None:
@@ -74,12 +77,12 @@ def _cell(phase: Phase, holder: str) -> str:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the rules that fired, the start commands in their order, and remarks."""
+    """Yield the rules that fired, the start commands of a plan that fits in their order, and remarks."""
     if plan.rules:
         yield "rules"
     for rule in plan.rules:
         yield f"  {rule.id}: {rule.decision}, because {rule.reason} [{rule.source}]"
-    for server in plan.servers:
+    for server in plan.servers if plan.fits else ():
         tokens = ", ".join(f"{count:,} with {engine}" for engine, count in server.kv_tokens.items())
         yield f"{server.order}. {server.role} server on {server.device}; KV tokens: {tokens}"
         for command in server.commands.values():
@@ -88,13 +91,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"note: {remark}"
 
 
-def plan_values(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON values, all sizes in bytes."""
+def plan_values(plan: Plan, refusal: str | None = None, suggestions: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the plan as JSON values, all sizes in bytes; of one that does not fit, why, and settings that would."""
     return {
         "mode": plan.mode,
         "fits": plan.fits,
+        "refusal": refusal,
+        "suggestions": list(suggestions),
         "devices": [_device_values(device) for device in plan.devices],
-        "servers": [vars(server) for server in plan.servers],
+        "servers": [vars(server) for server in plan.servers] if plan.fits else [],
         "rules": [vars(rule) for rule in plan.rules],
         "remarks": list(plan.remarks),
     }
