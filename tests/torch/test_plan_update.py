@@ -49,7 +49,7 @@ def test_formulas_are_not_below_the_update_on_fake_tensors_nor_far_above(
     config = AutoConfig.for_model(family, **SMALL, tie_word_embeddings=tied)
     model = Model("small", read_shape("small", config.to_dict()), "float32")
     lines = [*adapter_line(model, update), optimizer_line(model, update), *update_lines(model, update, {})]
-    planned = model.weight_bytes + sum(line.bytes for line in lines)
+    planned = model.weight_bytes + sum(line.bytes for line in lines if line.kind != "runtime")
     predicted = predict_update(config, fullest(update)).peak_bytes
     assert 0.99 * predicted <= planned <= 1.2 * predicted
 
