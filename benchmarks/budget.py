@@ -7,9 +7,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from palmette import run
 from palmette.config import load_config
 from palmette.events import Session, read_events
+from palmette.run import search as run
 from palmette.search.summary import Summary, summarize
 from palmette.units import format_bytes
 

@@ -12,12 +12,12 @@ import traceback
 from pathlib import Path
 
 import palmette.backends.local
-import palmette.score.likelihood
+import palmette.score.scorers.likelihood
 import palmette.zoo.load  # noqa: F401 - imported before the forks, once for all searches
-from palmette import run
 from palmette.config import Config, check_config, load_config
-from palmette.events import Event, QuestionFinished, Rung, Session, WaveDone, read_events
+from palmette.events import Event, OomRetry, QuestionFinished, Session, WaveDone, read_events
 from palmette.memory.host import mapped_bytes
+from palmette.run import search as run
 from palmette.units import format_bytes
 
 SMOLLM2 = {
@@ -81,7 +81,7 @@ def main() -> None:
             print(f"| {format_bytes(allowed)} | | | ended |")
             continue
         events = list(read_events(folder / name))
-        rungs = [f"{rung.guard} {rung.tried}" for rung in events if isinstance(rung, Rung)]
+        rungs = [f"{rung.guard} {rung.tried}" for rung in events if isinstance(rung, OomRetry)]
         seconds = sum(event.seconds for event in events if isinstance(event, Session))
         same = "" if allowed is None else "yes" if grown(folder / name) == grown(folder / "free") else "NO"
         size = format_bytes(taken if allowed is None else allowed)

@@ -22,16 +22,15 @@ from typing import Any
 
 import torch
 
-from palmette.events import EventLog, Rung, read_events
+from palmette.events import EventLog, OomRetry, read_events
+from palmette.memory.guard import guard_with_meter
 from palmette.memory.host import mapped_bytes
 from palmette.memory.meter import Meter
-from palmette.memory.metered import metered_guard
-from palmette.train.guarded import GuardedLearner
-from palmette.train.learner import Learner, RunPieces
+from palmette.train.learner import GuardedLearner, Learner, RunPieces
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all
 from palmette.train.optimizer import AdamSettings
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
@@ -114,7 +113,7 @@ def two_updates(
     weights = list(model.parameters())
     folder.mkdir(parents=True)
     with EventLog(folder) as log, Meter() as meter, meter.recording(log.write):
-        guard = metered_guard(meter, "update", unit="token", reclaim_least=2**20)
+        guard = guard_with_meter(meter, "update", unit="token", reclaim_least=2**20)
         notes = Notes(guard.run if pieces is None else in_these(pieces), weights)
         guarded = GuardedLearner(learner, notes, partial(meter.phase, "update"))
         loaded = mapped_bytes() or 0
@@ -171,7 +170,7 @@ def apart(ours: Path, theirs: Path, start: dict[str, torch.Tensor]) -> tuple[flo
 
 def row(folder: Path, told: dict[str, Any], allowed_bytes: int | None, compared: Sequence[str]) -> str:
     """Return a row of the table."""
-    rungs = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, Rung))
+    rungs = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, OomRetry))
     backward = sum(failure["in_backward"] for failure in told["failures"])
     size = f"{format_bytes(told['taken_bytes'])} (no cap)" if allowed_bytes is None else format_bytes(allowed_bytes)
     pieces = " + ".join(str(update["pieces"]) for update in told["updates"])

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from palmette.search import ets
-from palmette.search.rebase import share
+from palmette.search.strategies import ets
+from palmette.search.strategies.rebase import share
 from palmette.search.strategy import Frontier
 from palmette.tree import Node, Tree
 

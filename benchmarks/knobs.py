@@ -23,25 +23,25 @@ import torch
 
 from benchmarks.logprobs import verl_logprobs
 from benchmarks.peaks import peak_of_run
-from palmette import run
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.config import load_config
 from palmette.engine.cuts import Sampling
 from palmette.events import read_events
+from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import peak_bytes, resident_bytes
-from palmette.memory.mappings import map_large_blocks
 from palmette.memory.offload import streamed
-from palmette.memory.pages import MappedPages
+from palmette.memory.offload_pages import MappedWeights
 from palmette.memory.reclaim import reclaim
+from palmette.run import search as run
 from palmette.search.summary import summarize
 from palmette.train import learner as learning
 from palmette.train.learner import Learner, Savings
 from palmette.train.logprobs import plain_logprobs
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all, train_lora
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all, train_lora
 from palmette.zoo.load import load_policy
 
 MODEL = "smollm2-135m"
@@ -78,8 +78,8 @@ _SEARCH = {
 }  # fmt: skip
 SEARCHES: dict[str, Knobs] = {
     "baseline": {},
-    "`policy.weights` bfloat16": {"policy.weights": "bfloat16"},
-    "`policy.weights` int8": {"policy.weights": "int8"},
+    "`policy.quantize` bfloat16": {"policy.quantize": "bfloat16"},
+    "`policy.quantize` int8": {"policy.quantize": "int8"},
     "`search.kv_budget` 24MiB": {"search.kv_budget": "24MiB"},
     "`reward.kv_budget` 24MiB": {"reward.kv_budget": "24MiB"},
     "`search.lambda_diversity` 0": {"search.lambda_diversity": 0.0},
@@ -121,7 +121,7 @@ def update(knobs: Knobs) -> dict[str, float]:
         drawn = [Sample(prompt, response, 1.0)] * ROWS
         tokens = knobs["rows"] * drawn[0].fed_tokens
         if knobs["streamed"]:
-            with streamed(reference, MappedPages(reference)):
+            with streamed(reference, MappedWeights(reference)):
                 logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)
         else:
             logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)

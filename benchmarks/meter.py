@@ -5,11 +5,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from palmette import run
 from palmette.config import check_config
 from palmette.memory import host
 from palmette.memory.heap import heap_in_use
 from palmette.memory.meter import Meter
+from palmette.run import search as run
 
 VALUES = {"search": {"strategy": "rebase", "width": 64}, "task": {"questions": 8}}
 

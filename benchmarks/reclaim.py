@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 from benchmarks.peaks import peak_of_run
-from palmette import run
 from palmette.config import check_config
 from palmette.memory.heap import trim_heap
 from palmette.memory.host import resident_bytes
 from palmette.memory.reclaim import reclaim
+from palmette.run import search as run
 from palmette.units import format_bytes
 
 WORK = {

@@ -22,9 +22,9 @@ from palmette.report.page import write_page
 from palmette.score.judge import MathJudge
 from palmette.score.scorer import Candidate
 from palmette.search.loop import Limits, search
-from palmette.search.rebase import at_temperature
 from palmette.search.record import Recorder
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
+from palmette.search.strategies.rebase import at_temperature
 from palmette.tasks.task import Question
 from tests.real.chromium import Page, find_chromium
 
@@ -33,7 +33,7 @@ QUESTIONS = tuple(
     Question(f"q{number}", ({"role": "user", "content": f"What is {number} + 40, in many steps?"},), str(number + 40))
     for number in range(2)
 )
-# Each position of the slider in turn, three times. Reading a pixel back waits until all of them are drawn.
+# Each position of the slider in turn, three times. DeviceMemory a pixel back waits until all of them are drawn.
 SLIDE = """(async () => {
   const slider = document.getElementById("wave"), frame = () => new Promise((done) => requestAnimationFrame(done));
   const pen = document.getElementById("canvas").getContext("2d"), script = [], painted = [];
@@ -121,7 +121,7 @@ def main(out: Path) -> None:
     folder = out / "run"
     folder.mkdir(parents=True)
     nodes = grow(folder)
-    path = write_page(compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS)), out / "report.html")
+    path = write_page(compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS)), out / "report.html")
     print(f"{nodes} nodes in the tree shown, page of {path.stat().st_size / 1e6:.1f} MB")
     for width, height in ((1280, 900), (390, 844)):
         for theme in ("light", "dark"):

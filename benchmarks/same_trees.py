@@ -1,7 +1,7 @@
 """Ten seeded searches by two source trees, their tree events compared byte for byte.
 
-    git worktree add ../before COMMIT
-    python -m benchmarks.same_trees --before ../before/src
+git worktree add ../before COMMIT
+python -m benchmarks.same_trees --before ../before/src
 """
 
 import argparse
@@ -29,7 +29,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "--strategy", "ets", "--width", "16", "--reward", "seedling-prm", *_SHORT,
         "--set", "search.kv_cost=tokens", "--set", "search.lambda_diversity=0", "--set", "search.questions_in_flight=3",
     ),
-    "ets within a budget": ("--strategy", "ets", "--width", "32", *_SHORT, "--set", "search.kv_budget=1MiB"),
+    "ets within a budget": ("--strategy", "ets", "--width", "32", *_SHORT, "--set", "search.kv_budget=6MiB"),
     "ets of smollm2 by likelihood": (
         "--policy", "smollm2-135m", "--reward", "smollm2-135m", "--set", "reward.score=likelihood",
         "--strategy", "ets", "--width", "4", "--task", "rg:chain_sum", "--questions", "2", "--seed", "11",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from palmette.backends.backend import Backend, Expansion, Message, Step
 from palmette.backends.local import LocalBackend
 from palmette.config import Config
-from palmette.run import STRATEGIES, load_embedder, load_scorer
+from palmette.run.search import STRATEGIES, load_embedder, load_scorer
 from palmette.search.cluster import by_meaning
 from palmette.search.loop import Limits, Observer, search
 from palmette.tasks.load import load_task

@@ -15,8 +15,8 @@ from time import perf_counter
 import pulp
 
 from palmette.config import CostModel
-from palmette.search import ets
-from palmette.search.rebase import share
+from palmette.search.strategies import ets
+from palmette.search.strategies.rebase import share
 from palmette.search.strategy import Allocation, Frontier
 from palmette.tree import Tree
 

@@ -251,7 +251,7 @@ def _overrides(
 ) -> dict[str, Any]:
     """Return settings by dotted key: those of an ETS file, over them flags, over them `--set`."""
     from palmette.config import parse_override
-    from palmette.etsfile import as_device, read_ets_file
+    from palmette.run.ets_file import as_device, read_ets_file
 
     overrides: dict[str, Any] = {}
     if ets_config is not None:

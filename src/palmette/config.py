@@ -16,10 +16,10 @@ from palmette.units import one_line, parse_bytes
 Device = str
 StrategyName = Literal["best_of_n", "beam", "dvts", "rebase", "ets"]
 CostModel = Literal["nodes", "tokens"]
-Fold = Literal["last", "min", "mean", "prod"]
+Aggregate = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
-Weights = Literal["as_is", "bfloat16", "int8"]
+Quantize = Literal["none", "bfloat16", "int8"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 SCORED_STRATEGIES = ("beam", "dvts", "rebase", "ets")
 PARTNERS = {"seedling": "seedling-ripe"}
@@ -85,7 +85,7 @@ class PolicySettings(_Settings):
     model: str = Field("seedling", min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
-    weights: Weights = "as_is"
+    quantize: Quantize = "none"
     device: Device = Field("auto", pattern=_DEVICE)
     temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -104,7 +104,7 @@ class RewardSettings(_Settings):
     score: Literal["auto", "head", "likelihood"] = "auto"
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
-    weights: Weights = "as_is"
+    quantize: Quantize = "none"
     device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(512, ge=1, le=65_536)
     kv_budget: Budget = None
@@ -134,7 +134,7 @@ class SearchSettings(_Settings):
     depth: int = Field(25, ge=1, le=_LARGEST_COUNT)
     step_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
     total_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
-    fold: Fold = "prod"
+    fold: Aggregate = "prod"
     vote: Vote = "weighted"
     rebase_temperature: float = Field(0.2, ge=0.001, le=1000)
     lambda_kv: float = Field(1.25, ge=0, le=1000)

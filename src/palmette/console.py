@@ -15,24 +15,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from palmette import run
 from palmette.config import Config, load_config
 from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
-from palmette.memory.advice import reason, refusal_of, suggestions
-from palmette.planning import devices_of, plan_run
+from palmette.plan.advice import reason, refusal_of, suggestions
+from palmette.plan.run_plan import devices_of, plan_run
 from palmette.report.compare import compare
 from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
 from palmette.report.page import write_page
 from palmette.report.plan_bars import write_plan_page
 from palmette.report.plan_table import plan_lines, plan_tables, plan_values
 from palmette.report.table import OUTCOMES, accuracy_values, answers_table, plain_table, summary_values
+from palmette.run import search as run
+from palmette.run.sweep import MEASURE, PLAN, Cell, Sweep, new_sweep, open_sweep, run_sweep
 from palmette.search.answer import VOTES
-from palmette.search.evaluate import evaluate as evaluate_run
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
+from palmette.search.rejudge import evaluate as evaluate_run
 from palmette.search.replay import replay
 from palmette.search.summary import Accuracy, Summary, summarize
-from palmette.sweep import MEASURE, PLAN, Cell, Sweep, new_sweep, open_sweep, run_sweep
 from palmette.tasks.load import load_task
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
@@ -176,7 +176,7 @@ def evaluate(folder: Path, *, as_json: bool) -> None:
     _refuse_sweep(folder, f"name one of its runs, for example {folder}/RUN")
     config = run.run_config(folder)
     task = load_task(config.task)
-    referee = Referee(run.JUDGES[task.judge](config.task.verify_seconds), task.questions)
+    referee = Rejudge(run.JUDGES[task.judge](config.task.verify_seconds), task.questions)
     found = evaluate_run(replay(read_events(folder)).values(), referee)
     if as_json:
         values = {how: {vote: accuracy_values(votes[vote]) for vote in VOTES} for how, votes in found.items()}
@@ -249,7 +249,7 @@ def _wide_console() -> Console:
 
 def _predicted(config: Config) -> tuple[dict[str, int], tuple[str, ...]]:
     try:
-        from palmette.predicting import predicted_lines
+        from palmette.plan.predict import predicted_lines
     except ImportError as error:
         raise BackendError(f"--predict runs the learner and needs {error.name}: plan without it") from error
     return predicted_lines(config)
@@ -269,14 +269,14 @@ def _cells(folder: Path) -> list[Path]:
     raise RunError(f"{folder} is a sweep of which no run was begun; begin with: palmette sweep --resume {folder}")
 
 
-def _referees() -> Callable[[Config], Referee]:
+def _referees() -> Callable[[Config], Rejudge]:
     """Return who builds a run's referee, each task loaded once.
 
     A run may outlive its task: where that cannot be loaded any more its answers are read, but not judged again.
     """
-    built: dict[str, Referee] = {}
+    built: dict[str, Rejudge] = {}
 
-    def referee_of(config: Config) -> Referee:
+    def referee_of(config: Config) -> Rejudge:
         key = config.task.model_dump_json()
         if key not in built:
             try:
@@ -285,7 +285,7 @@ def _referees() -> Callable[[Config], Referee]:
             except PalmetteError as error:
                 print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
                 judge, questions = ("gym" if config.task.name.startswith("rg:") else "math"), ()
-            built[key] = Referee(run.JUDGES[judge](config.task.verify_seconds), questions)
+            built[key] = Rejudge(run.JUDGES[judge](config.task.verify_seconds), questions)
         return built[key]
 
     return referee_of

@@ -109,7 +109,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Rung:
+class OomRetry:
     """A piece of work did not fit and was made smaller: `tried` units, then at most `limit`, None for any size again.
 
     With `spared` what can be computed again was given up first. A last rung without either ended the work.
@@ -175,10 +175,10 @@ class MemoryTimeline:
     used_bytes: Count | None = None
 
 
-Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | Rung | Reclaimed | MemoryTimeline
+Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | OomRetry | Reclaimed | MemoryTimeline
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
-    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, Rung, Reclaimed, MemoryTimeline)
+    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, OomRetry, Reclaimed, MemoryTimeline)
 }
 
 

@@ -21,7 +21,7 @@ from palmette.events import (
 from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.score.judge import MathJudge
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.tasks.task import Question
 from tests.real.chromium import Page, find_chromium
 
@@ -69,7 +69,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [("rebase-<img src=x onerror=window.pwned=6>", "rebase", 3), ("bon", "best_of_n", 3)]
     runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
     asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
-    return write_page(compare(runs, lambda config: Referee(MathJudge(5), asked)), folder / "report.html")
+    return write_page(compare(runs, lambda config: Rejudge(MathJudge(5), asked)), folder / "report.html")
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")
@@ -196,7 +196,7 @@ def test_a_run_that_has_finished_nothing_yet_has_a_page_too(tmp_path: Path) -> N
     assert BINARY
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
-    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(5), [])), tmp_path / "report.html")
+    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(5), [])), tmp_path / "report.html")
     with Page(BINARY) as page:
         page.open(path)
         assert text(page, "title") == "best_of_n at width 16"

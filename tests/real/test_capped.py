@@ -12,7 +12,7 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palmette.events import Event, MemoryTimeline, QuestionFinished, QuestionStarted, Rung, WaveDone, read_events
+from palmette.events import Event, MemoryTimeline, OomRetry, QuestionFinished, QuestionStarted, WaveDone, read_events
 
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"
@@ -64,8 +64,8 @@ def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every
     free, capped = tmp_path / "runs" / "free", tmp_path / "runs" / "0.4"
     assert (capped / "taken").exists(), done.stderr
     assert grown(capped) == grown(free)
-    assert not [event for event in read_events(free) if isinstance(event, Rung)]
-    rungs = [event for event in read_events(capped) if isinstance(event, Rung)]
+    assert not [event for event in read_events(free) if isinstance(event, OomRetry)]
+    rungs = [event for event in read_events(capped) if isinstance(event, OomRetry)]
     waves = [rung for rung in rungs if rung.guard == "wave"]
     assert waves and waves[0].tried == 120 and waves[0].limit == 60
     assert all(rung.limit is not None and rung.limit < rung.tried for rung in rungs if not rung.spared)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palmette.events import MemoryTimeline, Rung, read_events
+from palmette.events import MemoryTimeline, OomRetry, read_events
 
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"
@@ -54,8 +54,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(torch.load(folder / "weights.pt"))
 
 
-def rungs(folder: Path) -> list[Rung]:
-    return [event for event in read_events(folder) if isinstance(event, Rung)]
+def rungs(folder: Path) -> list[OomRetry]:
+    return [event for event in read_events(folder) if isinstance(event, OomRetry)]
 
 
 def test_without_a_cap_each_update_is_one_piece(runs: Path) -> None:

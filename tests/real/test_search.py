@@ -204,7 +204,7 @@ def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path) -> None:
 def test_a_folder_taken_while_the_models_were_loading_is_not_written_into(tmp_path: Path) -> None:
     from palmette.config import load_config
     from palmette.errors import RunError
-    from palmette.run import new_folder, start_search
+    from palmette.run.search import new_folder, start_search
 
     config = load_config(None, {"out": str(tmp_path / "run"), "task.questions": 1, "search.width": 1})
     first, second = new_folder(config), new_folder(config)

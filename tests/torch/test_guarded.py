@@ -15,20 +15,20 @@ from palmette.config import MemorySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.errors import BudgetError
-from palmette.events import Event, Rung
+from palmette.events import Event, OomRetry
+from palmette.memory.device import read_device
 from palmette.memory.guard import Guard
 from palmette.memory.meter import Meter
-from palmette.memory.observe import read_device
+from palmette.run.watch import Watch
 from palmette.score.guarded import GuardedScorer
-from palmette.score.likelihood import LikelihoodScorer
 from palmette.score.scorer import Candidate
-from palmette.watch import Watch
+from palmette.score.scorers.likelihood import LikelihoodScorer
 
 Prompt = Callable[[str], tuple[int, ...]]
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
 
 
-def guard(rungs: list[Rung], spare: Callable[[], bool] = lambda: False) -> Guard:
+def guard(rungs: list[OomRetry], spare: Callable[[], bool] = lambda: False) -> Guard:
     return Guard("wave", unit="node", reclaim=lambda: 0, observe=read_device, record=rungs.append, spare=spare)
 
 
@@ -77,7 +77,7 @@ def test_a_wave_that_fails_at_any_call_grows_the_same_steps_and_leaves_a_whole_c
     free = backend(policy, tokenizer)
     expected = free.expand(asked)
     after = free.expand(second(asked, [step.tokens for step in expected]))
-    local, rungs = backend(policy, tokenizer), list[Rung]()
+    local, rungs = backend(policy, tokenizer), list[OomRetry]()
     guarded = GuardedBackend(local, guard(rungs).run, nullcontext)
     with failing(policy, lambda call, tokens: call == failed):
         steps = guarded.expand(asked)
@@ -98,7 +98,7 @@ def test_a_model_that_only_fits_few_rows_grows_the_same_steps(
     asked = wave(prompt)
     expected = backend(policy, tokenizer).expand(asked)
     most = max(len(one.prefix) for one in asked) + 1
-    local, rungs = backend(policy, tokenizer), list[Rung]()
+    local, rungs = backend(policy, tokenizer), list[OomRetry]()
     with failing(policy, lambda call, tokens: tokens > most):
         steps = GuardedBackend(local, guard(rungs).run, nullcontext).expand(asked)
     assert [step.tokens for step in steps] == [step.tokens for step in expected]
@@ -110,7 +110,7 @@ def test_caches_are_given_up_before_the_search_is(
 ) -> None:
     asked = wave(prompt, parents=1)
     expected = backend(policy, tokenizer).expand(asked)
-    local, rungs = backend(policy, tokenizer), list[Rung]()
+    local, rungs = backend(policy, tokenizer), list[OomRetry]()
     guarded = GuardedBackend(local, guard(rungs, local.give_up_cache).run, nullcontext)
     before = local.tree.cache.pool.blocks
     with failing(policy, lambda call, tokens: local.tree.cache.pool.blocks == before):
@@ -128,7 +128,7 @@ def test_caches_are_given_up_before_the_search_is(
 def test_a_model_that_never_fits_is_a_budget_error(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
-    local, rungs = backend(policy, tokenizer), list[Rung]()
+    local, rungs = backend(policy, tokenizer), list[OomRetry]()
     guarded = GuardedBackend(local, guard(rungs, local.give_up_cache).run, nullcontext)
     with (
         failing(policy, lambda call, tokens: True),
@@ -148,7 +148,7 @@ def test_scores_are_the_same_whichever_call_fails(
     then = [Candidate(one.messages, (*one.steps, "5+5=10\n"), False) for one in first]
     free = LikelihoodScorer(policy, tokenizer, batch_rows=2)
     expected = free.score(first), free.score(then)
-    scorer, rungs = LikelihoodScorer(policy, tokenizer, batch_rows=2), list[Rung]()
+    scorer, rungs = LikelihoodScorer(policy, tokenizer, batch_rows=2), list[OomRetry]()
     guarded = GuardedScorer(scorer, guard(rungs).run, nullcontext)
     with failing(policy, lambda call, tokens: call == failed):
         found = guarded.score(first)
@@ -210,7 +210,7 @@ def test_a_cache_that_cannot_grow_is_told_once_and_grows_the_same_steps(
         for _ in range(2):
             steps = watch.backend.expand(wave(prompt))
             assert [step.tokens for step in steps] == [step.tokens for step in expected]
-    (rung,) = [event for event in heard if isinstance(event, Rung)]
+    (rung,) = [event for event in heard if isinstance(event, OomRetry)]
     assert (rung.guard, rung.unit, rung.limit) == ("policy cache", "token", pool.limit_tokens)
     assert rung.tried > pool.blocks and "allocate" in rung.reason and rung.moment > 0
 

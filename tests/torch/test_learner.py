@@ -13,9 +13,9 @@ from transformers import LlamaForCausalLM
 from palmette.errors import BackendError, RunError
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all, train_lora
 from palmette.train.optimizer import AdamSettings, HostAdamW
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all, train_lora
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
 ADAM = AdamSettings(learning_rate=1e-3, weight_decay=0.1, max_norm=0.5)

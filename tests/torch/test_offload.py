@@ -9,9 +9,9 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from palmette.errors import BackendError
-from palmette.memory.copies import HostCopies
 from palmette.memory.offload import layers_of, streamed
-from palmette.memory.pages import MappedPages, _ranges
+from palmette.memory.offload_copies import HostCopies
+from palmette.memory.offload_pages import MappedWeights, _ranges
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 
@@ -50,7 +50,7 @@ class Diary:
 
 def test_a_model_on_mapped_pages_gives_the_same_and_leaves_nothing(mapped: LlamaForCausalLM) -> None:
     whole = response_logprobs(mapped, SAMPLES, micro_batch_tokens=8)
-    with streamed(mapped, MappedPages(mapped)):
+    with streamed(mapped, MappedWeights(mapped)):
         assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
     assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole  # Dropped pages come back by themselves.
 
@@ -68,12 +68,12 @@ def test_pages_written_to_are_never_dropped(mapped: LlamaForCausalLM) -> None:
     with torch.no_grad():
         mapped.model.layers[1].mlp.up_proj.weight.add_(1)
     with pytest.raises(BackendError, match="bytes of its file's mapping were written to"):
-        MappedPages(mapped)
+        MappedWeights(mapped)
 
 
 def test_weights_without_a_file_are_refused(policy: LlamaForCausalLM) -> None:
     with pytest.raises(BackendError, match="not mapped from a safetensors file"):
-        MappedPages(policy)
+        MappedWeights(policy)
 
 
 def test_a_page_shared_with_a_neighbor_is_kept() -> None:
@@ -118,5 +118,5 @@ def test_a_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalLM) -> No
 
 def test_a_model_that_is_trained_is_refused(policy: LlamaForCausalLM) -> None:
     model = copy.deepcopy(policy).requires_grad_(True)
-    with pytest.raises(BackendError, match="Freeze it first"), streamed(model, Diary(model)):
+    with pytest.raises(BackendError, match="CacheFull it first"), streamed(model, Diary(model)):
         pass

@@ -8,11 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, LlamaForCausalLM
 
 from palmette.engine.kv_pool import KvPool, KvShape
-from palmette.memory.shape import read_shape
-from palmette.memory.tick import SCORED_LOGITS, pool_tokens, scored_tokens
-from palmette.score import likelihood
-from palmette.score.likelihood import LikelihoodScorer
+from palmette.engine.limits import SCORED_LOGITS, pool_tokens, scored_tokens
+from palmette.plan.shape import read_shape
 from palmette.score.scorer import Candidate
+from palmette.score.scorers import likelihood
+from palmette.score.scorers.likelihood import LikelihoodScorer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -15,14 +15,14 @@ from palmette.engine.cuts import Sampling
 from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
-from palmette.memory.engine_sizes import draw_bytes, tick_bytes
-from palmette.memory.find import find_shape
-from palmette.memory.job import Model
-from palmette.memory.shape import read_shape
 from palmette.memory.tracker import TEMPORARY, WEIGHTS, Tracker
-from palmette.planning import job_of
-from palmette.score.likelihood import LikelihoodScorer
+from palmette.plan.find_shape import find_shape
+from palmette.plan.job import Model
+from palmette.plan.run_plan import job_of
+from palmette.plan.search_sizes import draw_bytes, tick_bytes
+from palmette.plan.shape import read_shape
 from palmette.score.scorer import Candidate
+from palmette.score.scorers.likelihood import LikelihoodScorer
 
 SMOLLM2 = Model("smollm2-135m", find_shape("smollm2-135m"), "float32")
 

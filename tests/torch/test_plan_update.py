@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from palmette.memory.job import Model, UpdateNeeds
-from palmette.memory.shape import read_shape
-from palmette.memory.update_sizes import adapter_line, optimizer_line, update_lines
-from palmette.train.predict import fullest, predict_update
+from palmette.plan.job import Model, UpdateNeeds
+from palmette.plan.predict import fullest
+from palmette.plan.shape import read_shape
+from palmette.plan.update_sizes import adapter_line, optimizer_line, update_lines
+from palmette.train.fake_update import predict_update
 
 SMALL: dict[str, Any] = {
     "vocab_size": 4096, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,

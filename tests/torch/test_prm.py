@@ -7,8 +7,8 @@ from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-from palmette.score.prm import PrmScorer
 from palmette.score.scorer import Candidate
+from palmette.score.scorers.head import PrmScorer
 from palmette.score.tree_scorer import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)

@@ -1,7 +1,7 @@
 """Texts embedded in batches that are bounded in tokens, and blocks that are mapped for a while."""
 
-from palmette.memory import mappings
-from palmette.memory.mappings import ADAPTED_BYTES, LARGE_BYTES, map_large_blocks, mapped_blocks
+from palmette.memory import heap as mappings
+from palmette.memory.heap import ADAPTED_BYTES, LARGE_BYTES, map_large_blocks, mapped_blocks
 from palmette.score.sentences import batches
 
 

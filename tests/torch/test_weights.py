@@ -17,10 +17,10 @@ from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError, ConfigError, PalmetteError
-from palmette.score.likelihood import LikelihoodScorer
-from palmette.score.prm import PrmScorer
 from palmette.score.scorer import Candidate
-from palmette.zoo.quiet import quiet
+from palmette.score.scorers.head import PrmScorer
+from palmette.score.scorers.likelihood import LikelihoodScorer
+from palmette.zoo.foreign import quiet
 
 Prompt = Callable[[str], tuple[int, ...]]
 Tokens = list[tuple[int, ...]]

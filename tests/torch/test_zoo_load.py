@@ -20,9 +20,8 @@ from transformers import LlamaConfig
 from transformers.utils import logging as transformers_logging
 
 from palmette.errors import BackendError, ConfigError
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import quiet, told_as
 from palmette.zoo.load import load_embedder, load_judge, load_policy, load_reward
-from palmette.zoo.quiet import quiet
 
 # Half of transformers carries no types.
 LlamaForCausalLM: Any = transformers.LlamaForCausalLM

@@ -3,12 +3,12 @@ import pytest
 from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
 from palmette.score.judge import MathJudge
 from palmette.search.curve import Point, at_tokens, curve, doublings
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import replay
 from palmette.search.summary import Accuracy
 from palmette.tasks.task import Question
 
-REFEREE = Referee(MathJudge(5), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
+REFEREE = Rejudge(MathJudge(5), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
 
 
 def step(number: int, parent: int, tokens: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:

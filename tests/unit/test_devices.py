@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import ConfigError
-from palmette.memory.detect import detect_host
-from palmette.memory.devices import Device, host_of, parse_devices
+from palmette.plan.devices import Device, detect_host, host_of, parse_devices
 
 GIB = 2**30
 

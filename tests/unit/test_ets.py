@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from palmette.config import CostModel
-from palmette.search import ets, rebase
+from palmette.search.strategies import ets, rebase
 from palmette.search.strategy import Frontier
 from palmette.tree import Tree
 

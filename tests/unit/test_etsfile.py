@@ -4,7 +4,7 @@ import pytest
 
 from palmette.config import load_config
 from palmette.errors import ConfigError
-from palmette.etsfile import as_device, read_ets_file
+from palmette.run.ets_file import as_device, read_ets_file
 
 PUBLISHED = """\
 temperature: 1.0 # sample temperature

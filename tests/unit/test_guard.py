@@ -9,10 +9,10 @@ from contextlib import nullcontext
 import pytest
 
 from palmette.errors import BackendError, BudgetError, ConfigError
-from palmette.events import Rung
+from palmette.events import OomRetry
+from palmette.memory.device import DeviceMemory
 from palmette.memory.guard import Guard, run_whole
 from palmette.memory.oom import is_out_of_memory
-from palmette.memory.reading import Reading
 from palmette.score.guarded import GuardedEmbedder
 
 GIB = 2**30
@@ -23,7 +23,7 @@ class Machine:
 
     def __init__(self, held: int = 0) -> None:
         self.held = held
-        self.rungs: list[Rung] = []
+        self.rungs: list[OomRetry] = []
         self.reclaims = 0
 
     def reclaim(self) -> int:
@@ -31,8 +31,8 @@ class Machine:
         freed, self.held = self.held // 2, self.held - self.held // 2
         return freed
 
-    def observe(self) -> Reading:
-        return Reading("cpu", 16 * GIB, 16 * GIB - self.held, self.held, other_bytes=3 * GIB)
+    def observe(self) -> DeviceMemory:
+        return DeviceMemory("cpu", 16 * GIB, 16 * GIB - self.held, self.held, other_bytes=3 * GIB)
 
     def guard(self, name: str = "wave", spare: Callable[[], bool] = lambda: False, **options: int) -> Guard:
         return Guard(

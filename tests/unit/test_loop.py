@@ -6,9 +6,9 @@ from palmette.backends.backend import Expansion, Step
 from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate
-from palmette.search import best_of_n, ets, rebase
 from palmette.search.cluster import Clusterer
 from palmette.search.loop import Growth, Limits, Observer, node_seed, search
+from palmette.search.strategies import best_of_n, ets, rebase
 from palmette.search.strategy import Allocation, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node

@@ -7,21 +7,19 @@ import pytest
 
 from palmette.events import Event, MemoryTimeline, Reclaimed
 from palmette.memory import host
-from palmette.memory.fractions import limit_bytes
+from palmette.memory.device import read_device
 from palmette.memory.heap import heap_in_use
-from palmette.memory.meter import Meter
-from palmette.memory.observe import read_device
+from palmette.memory.meter import HeldSample, HeldSamples, Meter
 from palmette.memory.reclaim import reclaim
-from palmette.memory.samples import Sample, Samples
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def test_samples_stay_bounded_and_keep_their_peaks() -> None:
-    samples = Samples(most=8)
+    samples = HeldSamples(most=8)
     for number in range(1000):
-        samples.add(Sample(float(number), 7 if number in (123, 999) else number % 3, None))
+        samples.add(HeldSample(float(number), 7 if number in (123, 999) else number % 3, None))
     kept = samples.all()
     assert len(kept) <= 9
     assert [sample.moment for sample in kept] == sorted(sample.moment for sample in kept)
@@ -89,9 +87,3 @@ def test_a_reading_agrees_with_itself() -> None:
     assert (host.peak_bytes() or 0) >= after.held_bytes - MIB
     in_use = heap_in_use()
     assert in_use is None or in_use >= len(block)
-
-
-def test_shares_of_a_device_are_those_of_its_phase() -> None:
-    assert limit_bytes(24 * 2**30, "inference") == 24481313587  # 22.8 GiB, rounded down
-    assert limit_bytes(24 * 2**30, "training") == 23192823398  # 21.6 GiB
-    assert limit_bytes(100, "training", training_share=0.5) == 50

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
-from palmette.memory.advice import refusal, settings_that_fit
-from palmette.memory.devices import parse_devices
-from palmette.memory.lines import Line, Plan
-from palmette.memory.plan import make_plan
-from palmette.memory.rules import RULES
-from palmette.planning import job_of, plan_run, refuse_what_cannot_fit
+from palmette.plan.advice import refusal, settings_that_fit
+from palmette.plan.devices import parse_devices
+from palmette.plan.lines import Line, Plan
+from palmette.plan.place import RULES
+from palmette.plan.plan import plan_job
+from palmette.plan.run_plan import job_of, plan_run, refuse_what_cannot_fit
 from palmette.report.plan_table import plan_tables
 
 GIB = 2**30
@@ -208,7 +208,7 @@ def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> No
 def test_predicted_lines_take_the_place_of_formulas_and_say_so() -> None:
     config = load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB"})
     job = replace(job_of(config, train=True, served=False), predicted={"activations": 12_345})
-    plan = make_plan(job, parse_devices("cpu:24GiB"))
+    plan = plan_job(job, parse_devices("cpu:24GiB"))
     line = next(line for line in plan.devices[0].phases[-1].lines if line.kind == "activations")
     assert (line.bytes, line.known) == (12_345, "predicted")
     others = {line.holder: line.known for line in plan.devices[0].phases[-1].lines}
@@ -345,9 +345,9 @@ def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, a
     assert plan_run(load_config(None, {**settings, "memory.devices": advised}), train=True)[1].fits
 
 
-@pytest.mark.parametrize(("weights", "mib"), [("as_is", 513), ("bfloat16", 365), ("int8", 237)])
+@pytest.mark.parametrize(("weights", "mib"), [("none", 513), ("bfloat16", 365), ("int8", 237)])
 def test_narrow_weights_are_counted_as_they_are_held(weights: str, mib: int) -> None:
-    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.weights": weights}
+    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.quantize": weights}
     plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}))[1]
     rotations = (7 * 30 + 1) * 64 * 64 * 4 if weights == "int8" else 0
     assert round((lines(plan)["policy weights"].bytes - rotations) / 2**20) == mib
@@ -356,7 +356,7 @@ def test_narrow_weights_are_counted_as_they_are_held(weights: str, mib: int) -> 
 
 
 def test_servers_know_no_narrow_weights() -> None:
-    plain, narrow = (planned("2x24GiB", policy__weights=kind, reward__weights=kind) for kind in ("as_is", "int8"))
+    plain, narrow = (planned("2x24GiB", policy__quantize=kind, reward__quantize=kind) for kind in ("none", "int8"))
     assert plain == narrow
 
 
@@ -367,8 +367,8 @@ def test_narrow_weights_are_advised_on_a_cpu_where_they_fit() -> None:
     needs = plan.devices[0].tightest.needed_bytes / 0.95 / 2**20
     devices = f"cpu:{int(needs) - 300}MiB"
     advice = list(settings_that_fit(job, parse_devices(devices)))
-    assert "policy.weights bfloat16" in advice or "policy.weights int8" in advice
-    advised = next(setting for setting in advice if setting.startswith("policy.weights"))
+    assert "policy.quantize bfloat16" in advice or "policy.quantize int8" in advice
+    advised = next(setting for setting in advice if setting.startswith("policy.quantize"))
     assert plan_run(_advised(load_config(None, {**settings, "memory.devices": devices}), advised))[1].fits
 
 

@@ -12,11 +12,11 @@ from palmette.events import (
     EventLog,
     MemoryTimeline,
     NodeRecord,
+    OomRetry,
     PhasePeak,
     QuestionFinished,
     QuestionStarted,
     Reclaimed,
-    Rung,
     RunStarted,
     Session,
     WaveDone,
@@ -28,7 +28,7 @@ from palmette.report.held import held_story
 from palmette.report.page import write_page
 from palmette.report.table import summary_values
 from palmette.score.judge import MathJudge
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.summary import Accuracy, summarize
 from palmette.tasks.task import Question
 
@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
-    return compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS))
+    return compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS))
 
 
 def test_a_summary_adds_up_to_hand_worked_numbers(folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Compar
 
 
 def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
-    story = compare([folder], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"][0]
+    story = compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"][0]
     assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
     assert story["choices"]["best"] == ["4", "correct"]
 
@@ -126,20 +126,20 @@ def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None
         log.write(QuestionStarted("a", "2+2", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "x", 0.5),), {}, 5, 5))
         log.write(finished("a", "unparseable", {"unparseable": 1}, 5))
-    assert compare([tmp_path], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"][0]["stopped"] == [1]
+    assert compare([tmp_path], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"][0]["stopped"] == [1]
 
 
 def test_trees_are_left_out_when_the_page_would_grow_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = len(json.dumps(compare([folder], lambda config: Referee(MathJudge(5), [])).stories[0]["stories"]))
+    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"]))
     monkeypatch.setattr(comparison, "MOST_BYTES", whole - 100)
-    (run,) = compare([folder], lambda config: Referee(MathJudge(5), [])).stories
+    (run,) = compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories
     assert (len(run["stories"]), run["results"]["questions"]) == (1, 2)
 
 
 def test_best_of_n_comes_from_the_widest_run_that_was_judged_again(folder: Path, compared: Comparison) -> None:
     (points,) = compared.curves.values()
     assert [point.branches for point in points] == [1, 2, 4, 8, 16]  # the folder's config has the default width
-    gone = compare([folder], lambda config: Referee(MathJudge(5), []))
+    gone = compare([folder], lambda config: Rejudge(MathJudge(5), []))
     assert not gone.curves
     assert gone.rows[0].values["bon_same_tokens"] is None
 
@@ -186,8 +186,8 @@ def timeline(began: float, *held: int) -> MemoryTimeline:
     return MemoryTimeline("cpu", began, 1000, moments, held, (None, *[0] * (len(held) - 1)), (peak,), 950, 80)
 
 
-def rung(began: float, moment: float) -> Rung:
-    return Rung("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
+def rung(began: float, moment: float) -> OomRetry:
+    return OomRetry("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
 
 
 def test_of_each_process_the_last_timeline_is_drawn_with_its_own_rungs(folder: Path) -> None:
@@ -209,7 +209,7 @@ def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Pa
     with EventLog(folder) as log:
         log.write(timeline(1.0, 100, 700))
         log.write(rung(1.0, 0.5))
-    told = compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS))
+    told = compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS))
     page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2

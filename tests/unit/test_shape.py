@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import BackendError, ConfigError
-from palmette.memory.find import adapter_bytes, find_shape
-from palmette.memory.known import known_configs
-from palmette.memory.shape import read_shape
+from palmette.plan.find_shape import adapter_bytes, find_shape, known_configs
+from palmette.plan.shape import read_shape
 from palmette.zoo.catalog import ENTRIES
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": 8_030_261_248,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palmette.search import beam, best_of_n, dvts, rebase
+from palmette.search.strategies import beam, best_of_n, dvts, rebase
 from palmette.search.strategy import Frontier, spread
 from palmette.tree import Tree
 

@@ -5,7 +5,7 @@ import pytest
 from palmette import console
 from palmette.config import Config
 from palmette.errors import RunError
-from palmette.sweep import Cell, new_sweep, open_sweep
+from palmette.run.sweep import Cell, new_sweep, open_sweep
 
 
 def config(folder: Path) -> Config:

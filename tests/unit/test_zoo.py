@@ -18,7 +18,7 @@ from palmette.errors import BackendError, ConfigError
 from palmette.zoo import cache
 from palmette.zoo import catalog as catalog_module
 from palmette.zoo.catalog import ENTRIES, Entry, catalog
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 from palmette.zoo.resolve import is_hub_id, resolve
 
 

@@ -14,7 +14,7 @@ from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
-from palmette.memory.growth import Freeze
+from palmette.memory.oom import CacheFull
 from palmette.zoo.foreign import told_as
 
 _CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
@@ -94,7 +94,7 @@ class LocalBackend:
         return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
 
     @property
-    def freeze(self) -> Freeze | None:
+    def freeze(self) -> CacheFull | None:
         """The last time that the KV cache could not grow."""
         return self.tree.cache.pool.freeze
 

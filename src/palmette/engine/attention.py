@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from palmette.memory.tick import GATHERED_SLOTS
+from palmette.engine.limits import GATHERED_SLOTS
 
 _HIDDEN = -1e30
 """Added to the score of a hidden key. Finite: a segment hidden as a whole must weigh nothing, not be nan."""
@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class SegmentBatch:
     """Segments of like size, padded: where their keys are, who reads them, where the parts go, what is hidden.
 
     `offset_SN` is how far each reader stands behind the segment's first slot.
@@ -59,20 +59,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Reading:
+class AttentionPlan:
     """All that the queries of one tick read, in batches; at most `depth` parts for each query."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[SegmentBatch, ...]
     queries: int
     depth: int
 
 
-def plan(segments: Sequence[Segment], positions: np.ndarray, device: torch.device) -> Reading:
-    """Batch the segments that the queries at these positions read. Each query has at least one."""
+def plan_attention(segments: Sequence[Segment], positions: np.ndarray, device: torch.device) -> AttentionPlan:
+    """SegmentBatch the segments that the queries at these positions read. Each query has at least one."""
     depth = 1 + max(segment.depth for segment in segments)
     queries = len(positions)
     batches = tuple(_batch(group, positions, queries, depth, device) for group in _grouped(segments))
-    return Reading(batches, queries, depth)
+    return AttentionPlan(batches, queries, depth)
 
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -96,7 +96,7 @@ def _grouped(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     yield group
 
 
-def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int, device: torch.device) -> Batch:
+def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int, device: torch.device) -> SegmentBatch:
     lengths = np.array([len(segment.slots) for segment in group])
     starts, ends, own, depths, firsts = np.array(
         [(s.first, s.last, s.own, s.depth, s.position) for s in group], dtype=np.int64
@@ -114,7 +114,7 @@ def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int
     hidden = None
     if (seen_SN < size[2]).any():
         hidden = torch.from_numpy(np.where(place_L < seen_SN[:, :, None], np.float32(0), np.float32(_HIDDEN)))
-    return Batch(
+    return SegmentBatch(
         torch.from_numpy(slots_SL.reshape(-1)).to(device),
         torch.from_numpy(readers_SN.reshape(-1)).to(device),
         torch.from_numpy(parts_SN.reshape(-1)).to(device),
@@ -128,7 +128,7 @@ def attend(
     query_GTFW: torch.Tensor,
     keys_GCW: torch.Tensor,
     values_GCW: torch.Tensor,
-    reading: Reading,
+    reading: AttentionPlan,
     *,
     window: int | None = None,
     softcap: float | None = None,
@@ -209,7 +209,7 @@ class Tick:
 
     pool: Any
     slots_T: torch.Tensor
-    reading: Reading
+    reading: AttentionPlan
 
 
 NAME = "palmette_tree"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from palmette.memory.tick import SORTED_LOGITS
+from palmette.engine.limits import SORTED_LOGITS
 
 
 @dataclass(frozen=True)

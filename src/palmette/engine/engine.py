@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 import torch
 
 from palmette.engine.cuts import Sampling
+from palmette.engine.limits import DRAWN_LOGITS
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
-from palmette.memory.tick import DRAWN_LOGITS
 
 Ending = TypeVar("Ending")
 

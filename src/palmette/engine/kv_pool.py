@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from palmette.engine.limits import POOL_FIRST_BYTES
 from palmette.errors import BudgetError
-from palmette.memory.growth import Freeze
-from palmette.memory.oom import is_out_of_memory, reason_of
-from palmette.memory.tick import POOL_FIRST_BYTES
+from palmette.memory.oom import CacheFull, is_out_of_memory, reason_of
 
 BLOCK_TOKENS = 1
 """One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
@@ -66,7 +65,7 @@ class KvPool:
         self._has_budget = budget_bytes is not None
         self.is_frozen = False
         """Whether the limit is where memory ran out, not what a budget says."""
-        self.freeze: Freeze | None = None
+        self.freeze: CacheFull | None = None
         """The last time that the pool could not grow."""
         self.blocks = 0
         self._free: list[int] = []
@@ -102,7 +101,7 @@ class KvPool:
         while failure := self._tried_to_grow(step):
             if step == missing:
                 self._limit, self.is_frozen = self.blocks, True
-                self.freeze = Freeze((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
+                self.freeze = CacheFull((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
                 return False
             step = max(step // 2, missing)
         return True

@@ -52,7 +52,7 @@ def _missing(tip: CacheNode) -> list[CacheNode]:
     return missing
 
 
-def lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
+def order_pieces(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
     """Order the pieces so that the readers of any node stand side by side; return the segments that they read.
 
     A segment is a run of nodes with the same readers.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from palmette.engine.cuts import Sampling, cut
-from palmette.memory.tick import DRAWN_BLOCK
+from palmette.engine.limits import DRAWN_BLOCK
 
 NARROW_GAP = 4e-4
 """Two candidates closer than this in perturbed logits may swap when the batch changes.

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from palmette.engine.attention import NAME, Tick, plan, tree_attention
+from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
-from palmette.engine.pieces import Piece, lay_out, next_pieces
+from palmette.engine.limits import PREFILL_TOKENS
+from palmette.engine.pieces import Piece, next_pieces, order_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError
-from palmette.memory.tick import PREFILL_TOKENS
-from palmette.zoo.narrow import is_narrow
+from palmette.zoo.adapter import swap_adapter, undone_on_error
 from palmette.zoo.overwrite import overwrite
-from palmette.zoo.wear import undone_on_error, wear
+from palmette.zoo.quantize import is_quantized
 
 AttentionInterface.register(NAME, tree_attention)
 
@@ -56,14 +56,14 @@ class TreeModel:
         self.cache.empty_all()
 
     def use_adapter(self, folder: str | None) -> None:
-        """Wear the PEFT adapter of this folder from now on, None for none; see `wear`.
+        """Wear the PEFT adapter of this folder from now on, None for none; see `swap_adapter`.
 
         Raises ConfigError or BackendError, with everything as before, where it cannot be worn on a tree.
         """
         before = self._model
         try:
             with undone_on_error(before):
-                self._model = wear(before, folder)
+                self._model = swap_adapter(before, folder)
                 self.check()
         except BaseException:
             self._model = before
@@ -131,7 +131,7 @@ class TreeModel:
 
     def _run(self, pieces: Sequence[Piece], *, every: bool) -> tuple[torch.Tensor, list[int]]:
         self.calls += 1
-        ordered, segments = lay_out(pieces)
+        ordered, segments = order_pieces(pieces)
         tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
         slots = np.concatenate([node.slots[first:last] for node, first, last in ordered])
         positions = np.array(
@@ -140,7 +140,9 @@ class TreeModel:
         ends = np.cumsum([last - first for _, first, last in ordered]) - 1
         place = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
         last_P = torch.tensor([place[piece.node] for piece in pieces], device=self.device)
-        tick = Tick(self.cache.pool, torch.from_numpy(slots).to(self.device), plan(segments, positions, self.device))
+        tick = Tick(
+            self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
+        )
         with self._attention(NAME):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
@@ -201,7 +203,7 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that goes through transformers' interface")
-        rounds = self._model.dtype != torch.float32 or is_narrow(self._model)
+        rounds = self._model.dtype != torch.float32 or is_quantized(self._model)
         share = 0.1 if rounds else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=share * float(plain.abs().nan_to_num().max()), equal_nan=True

@@ -5,11 +5,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from palmette.errors import BudgetError
-from palmette.events import Rung
-from palmette.memory.ladder import Ladder, first_piece
-from palmette.memory.oom import is_out_of_memory, reason_of
-from palmette.memory.reading import Reading
-from palmette.memory.verdict import gave_up, over_limit
+from palmette.events import OomRetry
+from palmette.memory.batch_limit import BatchLimit, first_batch
+from palmette.memory.device import DeviceMemory, held_bytes, read_device
+from palmette.memory.meter import Meter
+from palmette.memory.oom import is_out_of_memory, out_of_memory_message, over_limit_message, reason_of
+from palmette.memory.reclaim import LEAST_BYTES, reclaim
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,7 +28,7 @@ class Guard:
     """Remembers, from one call to the next, which sizes of a kind of work fit.
 
     `reclaim` gives memory back and returns the bytes freed; `observe` reads what is held and free; `record` hears of
-    every rung. `spare` gives up what can be computed again and tells whether there was any: it is asked once the
+    every retry. `spare` gives up what can be computed again and tells whether there was any: it is asked once the
     smallest piece has failed, and after a yes all sizes are tried anew. With `limit_bytes` a piece is halved before it
     is tried where so much is held already.
     """
@@ -38,15 +39,15 @@ class Guard:
         *,
         unit: str,
         reclaim: Callable[[], int],
-        observe: Callable[[], Reading],
-        record: Callable[[Rung], None] = lambda rung: None,
+        observe: Callable[[], DeviceMemory],
+        record: Callable[[OomRetry], None] = lambda retry: None,
         spare: Callable[[], bool] = lambda: False,
         limit_bytes: int | None = None,
         planned_bytes: int | None = None,
         advice: str = "",
     ) -> None:
         self.name = name
-        self.ladder = Ladder()
+        self.batch_limit = BatchLimit()
         self._unit = unit
         self._reclaim = reclaim
         self._observe = observe
@@ -79,7 +80,7 @@ class Guard:
         start, tried = 0, list[int]()
         checked = self._limit_bytes is None
         while start < len(items):
-            count = first_piece(self.ladder, costs[start:], groups[start:])
+            count = first_batch(self.batch_limit, costs[start:], groups[start:])
             size = sum(costs[start : start + count])
             failure: BaseException | None = None
             reason = "" if checked else self._over_limit()
@@ -100,9 +101,9 @@ class Guard:
                     restart()
                     results, start = [], 0
                 continue
-            limit = self.ladder.limit
+            limit = self.batch_limit.limit
             full = limit is not None and (size >= limit or start + count < len(items))
-            self.ladder = self.ladder.after_success(size, full=full)
+            self.batch_limit = self.batch_limit.after_success(size, full=full)
             results.append(result)
             start, tried = start + count, []
             checked = self._limit_bytes is None
@@ -116,13 +117,13 @@ class Guard:
         spared = is_smallest and self._spare()
         freed += self._reclaim() if spared else 0
         after = self._observe()
-        self.ladder = Ladder() if spared else self.ladder.after_failure(size)
+        self.batch_limit = BatchLimit() if spared else self.batch_limit.after_failure(size)
         stuck = is_smallest and not spared
-        rung = Rung(
+        retry = OomRetry(
             guard=self.name,
             unit=self._unit,
             tried=size,
-            limit=None if stuck else self.ladder.limit,
+            limit=None if stuck else self.batch_limit.limit,
             reason=reason,
             freed_bytes=freed,
             free_bytes_before=before.free_bytes,
@@ -130,9 +131,11 @@ class Guard:
             held_bytes=after.held_bytes,
             spared=spared,
         )
-        self._record(rung)
+        self._record(retry)
         if stuck:
-            told = gave_up(self.name, self._unit, tried, after, self._planned_bytes, self._limit_bytes, self._advice)
+            told = out_of_memory_message(
+                self.name, self._unit, tried, after, self._planned_bytes, self._limit_bytes, self._advice
+            )
             raise BudgetError(told) from failure
 
     def _over_limit(self) -> str:
@@ -142,7 +145,7 @@ class Guard:
             return ""
         self._reclaim()
         held = self._observe().held_bytes
-        return over_limit(held, self._limit_bytes) if held > self._limit_bytes else ""
+        return over_limit_message(held, self._limit_bytes) if held > self._limit_bytes else ""
 
 
 def _let_go(error: BaseException) -> None:
@@ -158,3 +161,30 @@ def _let_go(error: BaseException) -> None:
         current.__traceback__ = None
         pending += [behind for behind in (current.__cause__, current.__context__) if behind is not None]
         current.__context__ = None
+
+
+ADVICE = "`palmette plan` names settings that fit"
+
+
+def guard_with_meter(
+    meter: Meter,
+    name: str,
+    *,
+    unit: str,
+    reclaim_least: int = LEAST_BYTES,
+    spare: Callable[[], bool] = lambda: False,
+    limit_bytes: int | None = None,
+    planned_bytes: int | None = None,
+) -> Guard:
+    """Return a guard that tells its retries to the meter, and gives memory back until a try frees less than said."""
+    return Guard(
+        name,
+        unit=unit,
+        reclaim=lambda: reclaim(lambda: held_bytes(meter.device), least_bytes=reclaim_least).total_bytes,
+        observe=lambda: read_device(meter.device),
+        record=meter.tell,
+        spare=spare,
+        limit_bytes=limit_bytes,
+        planned_bytes=planned_bytes,
+        advice=ADVICE,
+    )

@@ -4,15 +4,55 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import NamedTuple
 
-from palmette.events import Event, MemoryTimeline, PhasePeak, Reclaimed, Rung
+from palmette.events import Event, MemoryTimeline, OomRetry, PhasePeak, Reclaimed
+from palmette.memory.device import PeakBytes, held_bytes, read_device
 from palmette.memory.heap import heap_in_use
-from palmette.memory.observe import held_bytes, read_device
-from palmette.memory.peaks import PeakMark
 from palmette.memory.reclaim import LEAST_BYTES, reclaim
-from palmette.memory.samples import Sample, Samples
+
+MOST_SAMPLES = 512
+
+
+class HeldSample(NamedTuple):
+    """Bytes held at a moment, in seconds, and the place it fell into."""
+
+    moment: float
+    held_bytes: int
+    place: int | None
+
+
+@dataclass
+class HeldSamples:
+    """Up to `most` samples. When there are more, each two neighbors leave the larger one."""
+
+    most: int = MOST_SAMPLES
+    kept: list[HeldSample] = field(default_factory=list)
+    _together: int = 1
+    """HeldSamples that stand behind one that is kept."""
+    _waiting: list[HeldSample] = field(default_factory=list)
+
+    def add(self, sample: HeldSample) -> None:
+        """Take one more; moments must not go back."""
+        self._waiting.append(sample)
+        if len(self._waiting) < self._together:
+            return
+        self.kept.append(_larger(self._waiting))
+        self._waiting = []
+        if len(self.kept) > self.most:
+            self.kept = [_larger(self.kept[place : place + 2]) for place in range(0, len(self.kept), 2)]
+            self._together *= 2
+
+    def all(self) -> list[HeldSample]:
+        """Return what is kept, the newest included."""
+        return [*self.kept, *([_larger(self._waiting)] if self._waiting else [])]
+
+
+def _larger(samples: list[HeldSample]) -> HeldSample:
+    return max(samples, key=lambda sample: sample.held_bytes)
+
 
 SAMPLE_SECONDS = 0.1
 _FIRST_TOLD = 10.0
@@ -28,7 +68,7 @@ class _Open:
 
 
 class Meter:
-    """Samples what a device holds from `with` to its end, and keeps the peak of each phase by its name.
+    """HeldSamples what a device holds from `with` to its end, and keeps the peak of each phase by its name.
 
     What it has to tell waits until something records.
     """
@@ -50,8 +90,8 @@ class Meter:
         self._began = round(time.time(), 3)
         self._zero = time.monotonic()
         self._told = _FIRST_TOLD
-        self._mark = PeakMark(device)
-        self._samples = Samples()
+        self._mark = PeakBytes(device)
+        self._samples = HeldSamples()
         self._open: list[_Open] = []
         self._places: dict[str, int] = {}
         self._done: dict[str, PhasePeak] = {}
@@ -107,7 +147,7 @@ class Meter:
         self.tell(Reclaimed(after, freed.tries, freed.held_bytes, round(freed.seconds, 4)))
         return freed.total_bytes
 
-    def tell(self, event: Rung | Reclaimed) -> None:
+    def tell(self, event: OomRetry | Reclaimed) -> None:
         """Record an event with the moment at which it happened, now or as soon as something records."""
         event = replace(event, began=self._began, moment=round(self._moment(), 3))
         (self._record or self._untold.append)(event)
@@ -147,7 +187,7 @@ class Meter:
             for phase in self._open:
                 phase.peak_bytes = max(phase.peak_bytes, held)
             place = self._places[self._open[-1].name] if self._open else None
-            self._samples.add(Sample(self._moment(), held, place))
+            self._samples.add(HeldSample(self._moment(), held, place))
 
     def _fold(self) -> None:
         """Take the device's own peak into all open phases."""

@@ -34,7 +34,7 @@ def streamed(model: Any, mover: Mover) -> Iterator[None]:
     """
     layers = layers_of(model)
     if any(weight.requires_grad for layer in layers for weight in layer.parameters()):
-        raise BackendError("cannot stream a model that is trained: its weights would be lost. Freeze it first")
+        raise BackendError("cannot stream a model that is trained: its weights would be lost. CacheFull it first")
     following = dict(zip(layers, [*layers[1:], None], strict=True))
     coming: dict[nn.Module, Future[None]] = {}
 

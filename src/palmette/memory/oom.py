@@ -1,9 +1,22 @@
-"""Which errors mean that memory ran out, whoever raised them."""
+"""Out-of-memory errors: how they are recognized, and what the user is told."""
 
 import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from palmette.errors import BackendError, PalmetteError
-from palmette.units import one_line
+from palmette.memory.device import DeviceMemory
+from palmette.units import format_bytes, one_line
+
+
+@dataclass(frozen=True)
+class CacheFull:
+    """Memory ran out as a cache grew, so its size became its limit."""
+
+    wanted_tokens: int
+    limit_tokens: int
+    reason: str
+
 
 _LONGEST_REASON = 200
 
@@ -54,3 +67,31 @@ def _says_so(error: BaseException) -> bool:
     if any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in type(error).__mro__):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error).lower() for said in _SAID)
+
+
+def out_of_memory_message(
+    name: str,
+    unit: str,
+    tried: Sequence[int],
+    reading: DeviceMemory,
+    planned_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    advice: str = "",
+) -> str:
+    """Return the message for a piece that failed at the last of the sizes tried."""
+    smallest = tried[-1]
+    sizes = ", ".join(str(size) for size in dict.fromkeys(tried))
+    plan = f"Planned {format_bytes(planned_bytes)}; the" if planned_bytes is not None else "The"
+    limit = "" if limit_bytes is None else f" of {format_bytes(limit_bytes)} that it may hold"
+    held = f"this process holds {format_bytes(reading.held_bytes)}{limit}"
+    if reading.other_bytes is not None and reading.other_bytes > reading.total_bytes // 100:
+        held = f"{held}, other processes hold {format_bytes(reading.other_bytes)}"
+    return (
+        f"out of memory at the smallest {name} ({smallest} {unit}{'' if smallest == 1 else 's'}, tried {sizes}). "
+        f"{plan} device has {format_bytes(reading.free_bytes)} free: {held}.{advice and ' '}{advice}"
+    )
+
+
+def over_limit_message(held_bytes: int, limit_bytes: int) -> str:
+    """Return why a piece was made smaller before it was tried."""
+    return f"{format_bytes(held_bytes)} held, the limit is {format_bytes(limit_bytes)}"

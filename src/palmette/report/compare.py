@@ -14,7 +14,7 @@ from palmette.report.held import held_story
 from palmette.report.story import question_story
 from palmette.report.table import accuracy_values, summary_values
 from palmette.search.curve import Point, curve, doublings
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay, replay
 from palmette.search.summary import Summary, summarize
 
@@ -22,7 +22,7 @@ MOST_QUESTIONS = 200
 MOST_BYTES = 20_000_000
 """Trees of all runs together, as JSON."""
 
-RefereeOf = Callable[[Config], Referee]
+RefereeOf = Callable[[Config], Rejudge]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Run:
     config: Config
     summary: Summary
     told: list[Replay]
-    referee: Referee
+    referee: Rejudge
     held: list[dict[str, Any]]
 
 

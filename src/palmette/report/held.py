@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from palmette.events import Event, MemoryTimeline, Reclaimed, Rung
+from palmette.events import Event, MemoryTimeline, OomRetry, Reclaimed
 
 MOST_MARKS = 500
 
@@ -14,19 +14,19 @@ def held_story(events: Iterable[Event]) -> list[dict[str, Any]]:
     Rungs and reclaims whose process left no timeline are left out.
     """
     last: dict[tuple[float, str], MemoryTimeline] = {}
-    rungs: dict[float, list[Rung]] = {}
+    rungs: dict[float, list[OomRetry]] = {}
     reclaimed: dict[float, list[Reclaimed]] = {}
     for event in events:
         if isinstance(event, MemoryTimeline):
             last[event.began, event.device] = event
-        elif isinstance(event, Rung):
+        elif isinstance(event, OomRetry):
             rungs.setdefault(event.began, []).append(event)
         elif isinstance(event, Reclaimed):
             reclaimed.setdefault(event.began, []).append(event)
     return [_entry(one, rungs.get(one.began, []), reclaimed.get(one.began, [])) for one in last.values()]
 
 
-def _entry(one: MemoryTimeline, rungs: list[Rung], reclaimed: list[Reclaimed]) -> dict[str, Any]:
+def _entry(one: MemoryTimeline, rungs: list[OomRetry], reclaimed: list[Reclaimed]) -> dict[str, Any]:
     # A damaged or foreign file may not agree with itself: what has no partner is not drawn.
     count = min(len(one.moments), len(one.held_bytes), len(one.places))
     known = range(len(one.phases))

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from palmette.errors import RunError
-from palmette.memory.lines import DevicePlan, Phase, Plan
+from palmette.plan.lines import DevicePlan, Phase, Plan
 from palmette.units import format_bytes
 
 _COLORS = {

@@ -5,11 +5,11 @@ from typing import Any
 
 from palmette.config import SearchSettings
 from palmette.events import WaveDone
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
 
 
-def question_story(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+def question_story(one: Replay, settings: SearchSettings, referee: Rejudge) -> dict[str, Any]:
     """Return a finished question as JSON values. Lists named for nodes leave out node 0, the prompt."""
     assert one.finished is not None
     nodes = one.tree.nodes[1:]
@@ -54,7 +54,7 @@ def _wave(one: Replay, wave: WaveDone) -> dict[str, Any]:
     }
 
 
-def _votes(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+def _votes(one: Replay, settings: SearchSettings, referee: Rejudge) -> dict[str, Any]:
     """Return a ballot as leaf, answer, weight and candidate; a candidate as its answer's outcome.
 
     Where the question is gone that is what the run recorded of elected answers, None for others.

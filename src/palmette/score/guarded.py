@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from palmette.memory.guard import RunPieces
-from palmette.score.embedder import Embedder
-from palmette.score.scorer import Candidate, PiecewiseScorer, Scorer
+from palmette.score.scorer import Candidate, Embedder, PiecewiseScorer, Scorer
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

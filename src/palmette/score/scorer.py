@@ -1,11 +1,14 @@
-"""The scorer contract: who guesses how good a step is."""
+"""The contracts of who scores a step and of who embeds a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from palmette.backends.backend import Message
 from palmette.memory.guard import RunPieces
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,12 @@ class PiecewiseScorer(Scorer, Protocol):
 
     def give_up_cache(self) -> bool:
         """Give back what can be computed again; tell whether there was any."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors."""
+
+    name: str
+
+    def embed(self, texts: Sequence[str]) -> "ArrayLike":
+        """Return one vector for each text, in order."""

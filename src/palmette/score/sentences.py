@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from palmette.memory.mappings import mapped_blocks
-from palmette.memory.tick import EMBEDDED_TOKENS
+from palmette.engine.limits import EMBEDDED_TOKENS
+from palmette.memory.heap import mapped_blocks
 from palmette.zoo.foreign import told_as
 
 if TYPE_CHECKING:

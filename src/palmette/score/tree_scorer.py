@@ -11,8 +11,8 @@ from palmette.backends.chat import render
 from palmette.backends.local import context_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
-from palmette.memory.growth import Freeze
 from palmette.memory.guard import RunPieces, run_whole
+from palmette.memory.oom import CacheFull
 from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import told_as
 
@@ -75,7 +75,7 @@ class TreeScorer(ABC):
         self.tree.update_weights(source)
 
     @property
-    def freeze(self) -> Freeze | None:
+    def freeze(self) -> CacheFull | None:
         """The last time that the KV cache could not grow."""
         return self.tree.cache.pool.freeze
 

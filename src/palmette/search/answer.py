@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from palmette.config import Fold, Vote
+from palmette.config import Aggregate, Vote
 from palmette.tree import Tree
 
 
-def fold(scores: Sequence[float], how: Fold) -> float:
+def fold(scores: Sequence[float], how: Aggregate) -> float:
     """Return one score for a path; a path without scores counts 1, so that votes without a scorer are equal."""
     if not scores:
         return 1.0
@@ -33,7 +33,7 @@ class Ballot:
 
 
 def ballots(
-    tree: Tree, how: Fold, extract: Callable[[str], str | None], canonical: Callable[[str], str]
+    tree: Tree, how: Aggregate, extract: Callable[[str], str | None], canonical: Callable[[str], str]
 ) -> list[Ballot]:
     """Read the answer of every finished leaf; a leaf without one casts no ballot."""
     cast = []

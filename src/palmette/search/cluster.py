@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.errors import BackendError
-from palmette.score.embedder import Embedder
+from palmette.score.scorer import Embedder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from palmette.config import Fold, Vote
+from palmette.config import Aggregate, Vote
 from palmette.search.answer import elect
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
 from palmette.tree import Tree
@@ -31,7 +31,7 @@ def doublings(most: int) -> tuple[int, ...]:
     return (*(2**power for power in range((most - 1).bit_length())), most)
 
 
-def curve(told: Iterable[Replay], referee: Referee, how: Fold, vote: Vote, counts: Sequence[int]) -> list[Point]:
+def curve(told: Iterable[Replay], referee: Rejudge, how: Aggregate, vote: Vote, counts: Sequence[int]) -> list[Point]:
     """Answer every finished question with the first n of its branches only, for each n of `counts`.
 
     Branches of best_of_n never meet and never compete, so its first n are what a run of width n draws, metered as the

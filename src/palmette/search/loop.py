@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from palmette.backends.backend import Backend, Expansion
-from palmette.config import Fold
+from palmette.config import Aggregate
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
 from palmette.search.answer import fold
@@ -84,7 +84,7 @@ def search(
     limits: Limits,
     *,
     seed: int,
-    how: Fold,
+    how: Aggregate,
     observer: Observer,
     clusterer: Clusterer | None = None,
 ) -> None:
@@ -182,7 +182,7 @@ def _longest_step(growth: Growth, limits: Limits) -> int:
     return min(limits.step_tokens, free // sum(growth.grants.values()))
 
 
-def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Fold) -> Frontier | None:
+def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Aggregate) -> Frontier | None:
     """Return the leaves that may go on, None where every branch has ended or the finished leaves fill the width."""
     tree = growth.tree
     prompt = len(tree.prompt_tokens)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from palmette.config import Fold
+from palmette.config import Aggregate
 from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
 from palmette.score.judge import Judge
 from palmette.search.answer import VOTES, ballots, elect
@@ -14,7 +14,7 @@ from palmette.tree import Node
 class Recorder(Observer):
     """Writes one event for each thing the loop tells; `done` is called after a question's last event."""
 
-    def __init__(self, write: Callable[[Event], None], judge: Judge, how: Fold, done: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[Event], None], judge: Judge, how: Aggregate, done: Callable[[], None]) -> None:
         self._write = write
         self._judge = judge
         self._how = how
@@ -43,11 +43,11 @@ class Recorder(Observer):
 
     def finished(self, growth: Growth) -> None:
         """Vote, judge and record the answers."""
-        self._write(settle(growth, self._judge, self._how))
+        self._write(judge_answers(growth, self._judge, self._how))
         self._done()
 
 
-def settle(growth: Growth, judge: Judge, how: Fold) -> QuestionFinished:
+def judge_answers(growth: Growth, judge: Judge, how: Aggregate) -> QuestionFinished:
     """Elect an answer in every way there is and judge each; every leaf that was not pruned is judged alone too."""
     cast = ballots(growth.tree, how, judge.extract, judge.canonical)
     outcomes: dict[str | None, str] = {}

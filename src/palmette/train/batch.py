@@ -24,7 +24,7 @@ class Batch:
     reference_T: torch.Tensor | None
 
 
-def lay_out(samples: Sequence[Sample], *, device: torch.device, dtype: torch.dtype) -> Batch:
+def make_batch(samples: Sequence[Sample], *, device: torch.device, dtype: torch.dtype) -> Batch:
     """Return the samples as one micro-batch on a device, its real numbers in `dtype`."""
     length = max(sample.fed_tokens for sample in samples)
     rows: list[list[int]] = []

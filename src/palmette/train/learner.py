@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from palmette.errors import BackendError, RunError
-from palmette.train.batch import lay_out
-from palmette.train.body import body_of, refuse_dropout
-from palmette.train.head import head_of
+from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
 from palmette.train.loss import LossSettings, token_losses
+from palmette.train.model_parts import body_of, head_of, refuse_dropout
 from palmette.train.optimizer import AdamSettings, HostAdamW, Optimizer, adamw
 from palmette.train.samples import Sample, check_update, micro_batches
 
@@ -190,7 +189,7 @@ class Learner:
     def _backward(self, samples: Sequence[Sample], total: int) -> torch.Tensor:
         head = head_of(self.model, self._temperature)
         wide = torch.promote_types(head.weight_VD.dtype, torch.float32)
-        batch = lay_out(samples, device=self._device, dtype=wide)
+        batch = make_batch(samples, device=self._device, dtype=wide)
         with self._saved_elsewhere():
             hidden_RLD = self._body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
             hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
@@ -223,3 +222,22 @@ def _idle_savings(savings: Savings, device: torch.device) -> list[str]:
         return []
     wanted = {"host_optimizer": savings.host_optimizer, "host_activations": savings.host_activations}
     return [f"{name} does nothing: the model is in host memory already" for name, on in wanted.items() if on]
+
+
+class GuardedLearner:
+    """Updates by another learner. Sums are those of the whole update, so pieces change nothing but rounding.
+
+    Weights, gradients and optimizer state cannot be cut: where they alone do not fit, no guard helps.
+    """
+
+    def __init__(
+        self, learner: Learner, run_pieces: RunPieces, phase: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._learner = learner
+        self._run_pieces = run_pieces
+        self._phase = phase
+
+    def update(self, samples: Sequence[Sample], *, micro_batch_tokens: int) -> UpdateResult:
+        """Change the weights by one step on all samples; see the learner."""
+        with self._phase():
+            return self._learner.update(samples, micro_batch_tokens=micro_batch_tokens, run_pieces=self._run_pieces)

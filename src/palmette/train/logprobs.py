@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from palmette.memory.update_sizes import BLOCK_BYTES, CHUNK_BYTES
-from palmette.train.head import Head
+from palmette.train.limits import BLOCK_BYTES, CHUNK_BYTES
+from palmette.train.model_parts import Head
 
 _HALF = (torch.bfloat16, torch.float16)
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from palmette.train.batch import lay_out
-from palmette.train.body import body_of
-from palmette.train.head import head_of
+from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
+from palmette.train.model_parts import body_of, head_of
 from palmette.train.samples import Sample, micro_batches
 
 
@@ -26,7 +25,7 @@ def response_logprobs(
     head, body = head_of(model, temperature), body_of(model)
     found: list[tuple[float, ...]] = []
     for samples_R in micro_batches(samples, micro_batch_tokens):
-        batch = lay_out(samples_R, device=model.device, dtype=torch.float32)
+        batch = make_batch(samples_R, device=model.device, dtype=torch.float32)
         hidden_RLD = body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
         hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
         del hidden_RLD

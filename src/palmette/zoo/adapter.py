@@ -1,16 +1,20 @@
-"""A PEFT adapter put on the base model it was trained for."""
+"""PEFT adapters: put on the base model they were trained for, or swapped without reading it again."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from palmette.errors import BackendError, ConfigError
 from palmette.zoo.folder import check_weights, read_json
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import quiet, told_as
 
 
-def put_on(model: Any, adapter: str, *, base_names: list[str], device: str) -> Any:
-    """Return the model wearing the adapter, frozen; every tensor of the adapter has found its place.
+def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str) -> Any:
+    """Return the model with the adapter on it, frozen; every tensor of the adapter has found its place.
 
     `base_names` are the names the base model goes by, the one the user wrote first; the adapter's own record of its
     base must end like one of them. Raise ConfigError when there is no adapter, BackendError when it does not fit.
@@ -47,3 +51,49 @@ def _check_base(folder: Path, base_names: list[str]) -> None:
             f"adapter {folder} was trained on '{recorded}', not on '{base_names[0]}'. If these are the same weights, "
             f"set base_model_name_or_path in its adapter_config.json to '{base_names[0]}'"
         )
+
+
+def swap_adapter(model: Any, adapter: str | None) -> Any:
+    """Return the model with this adapter, frozen, in place of the one it has; None removes it.
+
+    The base model's weights stay where they are. Raises as `load_adapter` does, and BackendError where the present
+    adapter cannot be removed.
+    """
+    with quiet():
+        base = _bare(model)
+        if adapter is None:
+            return base
+        name = base.name_or_path or base.config.model_type
+        return load_adapter(base, adapter, base_names=[name], device=str(base.device)).eval()
+
+
+def _bare(model: Any) -> Any:
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise BackendError("the model's adapters were loaded by its own load_adapter: exchange them there")
+    if not hasattr(model, "get_base_model"):
+        return model
+    if any(getattr(module, "merged_adapters", None) for module in model.modules()):
+        raise BackendError("the model's adapter is merged into its weights: call unmerge_adapter first")
+    if not hasattr(model, "unload"):
+        raise BackendError("the model's adapter is of a kind that cannot be taken off: load the model again")
+    return model.unload()
+
+
+@contextmanager
+def undone_on_error(model: nn.Module) -> Iterator[None]:
+    """Put every module back as it was where the block raises. Values written into tensors stay written."""
+    before = [(module, {key: _own_copy(value) for key, value in vars(module).items()}) for module in model.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+        raise
+
+
+def _own_copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, dict | list | set) else value

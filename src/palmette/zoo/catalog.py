@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from palmette.errors import BackendError
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 
 Role = Literal["policy", "reward", "embedder"]
 

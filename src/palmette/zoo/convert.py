@@ -14,8 +14,7 @@ from tokenizers import pre_tokenizers
 
 from palmette.errors import BackendError
 from palmette.zoo.catalog import Entry
-from palmette.zoo.foreign import told_as
-from palmette.zoo.quiet import quiet
+from palmette.zoo.foreign import quiet, told_as
 
 _END_OF_TURN = "<|im_end|>"
 _PROBE = f"<|im_start|>user\nIs 12 + 30 = 42?\n\n1.  na\u00efve \u6f22\u5b57{_END_OF_TURN}"

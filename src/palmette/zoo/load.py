@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from palmette.errors import BackendError, ConfigError
-from palmette.zoo.adapter import put_on
+from palmette.zoo.adapter import load_adapter
 from palmette.zoo.catalog import ENTRIES, Role
 from palmette.zoo.folder import check_weights, read_json
-from palmette.zoo.foreign import one_line, told_as
-from palmette.zoo.hub import fetch
-from palmette.zoo.narrow import KINDS, narrow
-from palmette.zoo.quiet import quiet
-from palmette.zoo.resolve import is_hub_id, resolve
+from palmette.zoo.foreign import one_line, quiet, told_as
+from palmette.zoo.quantize import KINDS, quantize_linear
+from palmette.zoo.resolve import fetch, is_hub_id, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -30,27 +28,27 @@ _HEADS_THAT_DO_NOT_WRITE = ("Classification", "QuestionAnswering")
 
 
 def load_policy(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return a causal language model in eval mode without gradients, with its tokenizer.
 
-    `weights` can be narrower than the dtype, see `narrow`. Raise ConfigError when a setting is wrong, BackendError when
-    the weights are damaged, pickled or incomplete.
+    `quantize` stores linear layers in fewer bits, see `zoo.quantize`. Raises ConfigError when a setting is wrong,
+    BackendError when the weights are damaged, pickled or incomplete.
     """
-    return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, weights, device)
+    return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, quantize, device)
 
 
 def load_judge(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return a causal language model that scores by likelihood, any policy too; as `load_policy`."""
     entry = ENTRIES.get(name)
     folder = _local_folder(name, "policy" if entry is not None and entry.role == "policy" else "reward")
-    return _load_causal(name, folder, "reward", adapter, dtype, weights, device)
+    return _load_causal(name, folder, "reward", adapter, dtype, quantize, device)
 
 
 def _load_causal(
-    name: str, folder: Path, role: Role, adapter: str | None, dtype: str, weights: str, device: str
+    name: str, folder: Path, role: Role, adapter: str | None, dtype: str, quantize: str, device: str
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoModelForCausalLM
 
@@ -60,17 +58,17 @@ def _load_causal(
     if any(part in str(architecture) for architecture in architectures for part in _HEADS_THAT_DO_NOT_WRITE):
         hint = "" if role == "policy" else ": set reward.score to head"
         raise BackendError(f"{name} cannot serve as {role}: it is a {architectures[0]}, which writes no text{hint}")
-    return _load(AutoModelForCausalLM, name, folder, role, adapter, dtype, weights, device)
+    return _load(AutoModelForCausalLM, name, folder, role, adapter, dtype, quantize, device)
 
 
 def load_reward(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return a token classifier with one label, a score per token, under the same conditions as `load_policy`."""
     from transformers import AutoModelForTokenClassification
 
     folder = _local_folder(name, "reward")
-    model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, weights, device)
+    model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, quantize, device)
     if model.config.num_labels != 1:
         raise BackendError(f"{name} cannot serve as reward: it gives {model.config.num_labels} labels per token, not 1")
     return model, tokenizer
@@ -115,14 +113,14 @@ def _local_folder(name: str, role: Role) -> Path:
 
 
 def _load(
-    auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, weights: str, device: str
+    auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, quantize: str, device: str
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoTokenizer
 
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype '{dtype}' is unknown: use one of {', '.join(_DTYPES)}")
     device = _usable_device(device)
-    _check_weights_setting(weights, device)
+    _check_quantize(quantize, device)
     read_json(folder / "config.json")
     check_weights(folder)
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
@@ -144,18 +142,18 @@ def _load(
                 f"{name} cannot serve as {role}: its tokenizer has {len(tokenizer)} tokens, the model {rows}"
             )
         model = model.to(device)
-        if weights != "as_is":
-            narrow(model, weights)
+        if quantize != "none":
+            quantize_linear(model, quantize)
         if adapter is not None:
-            model = put_on(model, adapter, base_names=[name, str(folder)], device=device)
+            model = load_adapter(model, adapter, base_names=[name, str(folder)], device=device)
     return model.eval().requires_grad_(False), tokenizer
 
 
-def _check_weights_setting(weights: str, device: str) -> None:
-    if weights not in ("as_is", *KINDS):
-        raise ConfigError(f"weights '{weights}' are unknown: use one of as_is, {', '.join(KINDS)}")
-    if weights != "as_is" and torch.device(device).type != "cpu":
-        raise ConfigError(f"weights '{weights}' are for the CPU, not for '{device}': set weights to 'as_is' there")
+def _check_quantize(quantize: str, device: str) -> None:
+    if quantize not in ("none", *KINDS):
+        raise ConfigError(f"quantize '{quantize}' is unknown: use one of none, {', '.join(KINDS)}")
+    if quantize != "none" and torch.device(device).type != "cpu":
+        raise ConfigError(f"quantize '{quantize}' is for the CPU, not for '{device}': set it to 'none' there")
 
 
 def _refuse_random_weights(name: str, role: Role, missing: list[str]) -> None:

@@ -8,9 +8,8 @@ import torch
 from safetensors import safe_open
 
 from palmette.errors import BackendError
-from palmette.zoo.folder import weight_files
-from palmette.zoo.header import read_header
-from palmette.zoo.narrow import NarrowLinear
+from palmette.zoo.folder import read_header, weight_files
+from palmette.zoo.quantize import QuantizedLinear
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -63,7 +62,7 @@ def _places(module: Any, prefix: str) -> Iterator[tuple[str, _Place]]:
         yield from _places(under, prefix)
         return
     for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if isinstance(module, NarrowLinear) and name in ("weight", "scale"):
+        if isinstance(module, QuantizedLinear) and name in ("weight", "scale"):
             if name == "weight":
                 yield prefix + name, _Place(module, tensor.shape, module.store)
         elif tensor is not None and name not in module._non_persistent_buffers_set:
@@ -78,7 +77,7 @@ def _source_of(name: str, base: Any, places: Mapping[str, _Place], offers: Mappi
         return offers[name]
     tied = [other for other in offers if other in places and places[other].holder is places[name].holder]
     head = base.get_output_embeddings()
-    if not tied and isinstance(places[name].holder, NarrowLinear) and places[name].holder is head:
+    if not tied and isinstance(places[name].holder, QuantizedLinear) and places[name].holder is head:
         # A narrow head holds numbers of its own; it is still the embedding, transposed.
         embedding = base.get_input_embeddings().weight
         tied = [

@@ -1,0 +1,179 @@
+"""A run's config turned into the job that the planner sizes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
+from palmette.engine.limits import SORTED_LOGITS
+from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.plan.advice import refusal
+from palmette.plan.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
+from palmette.plan.find_shape import adapter_bytes, find_shape
+from palmette.plan.job import Job, Model, SearchNeeds, UpdateNeeds
+from palmette.plan.lines import Plan
+from palmette.plan.plan import plan_job
+from palmette.units import parse_bytes
+from palmette.zoo.catalog import ENTRIES
+
+_ALL = 2**40
+"""More logits than any vocabulary has."""
+
+
+def devices_of(config: Config) -> tuple[Device, ...]:
+    """Return the devices that the config declares, or those of this machine."""
+    return detect_devices() if config.memory.devices is None else parse_devices(config.memory.devices)
+
+
+def job_of(config: Config, *, train: bool = False, served: bool = True, server: str = "sglang") -> Job:
+    """Return what a search with this config, or training by it, asks of memory.
+
+    A served model is planned in the dtype its weights were published in unless the config says otherwise. Raises
+    ConfigError or BackendError for a model whose shape is not known.
+    """
+    settings, memory = config.search, config.memory
+    search = SearchNeeds(
+        width=settings.width,
+        questions=min(settings.questions_in_flight, config.task.questions),
+        prompt_tokens=memory.prompt_tokens,
+        step_tokens=min(settings.step_tokens, settings.total_tokens),
+        total_tokens=settings.total_tokens,
+        depth=settings.depth,
+        policy_rows=config.policy.batch_rows,
+        reward_rows=config.reward.batch_rows,
+        embed_rows=config.embedder.batch_rows,
+        scales_logits=config.policy.temperature not in (0, 1),
+        cuts_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
+        sorted_logits=_sorted_logits(config.policy),
+        by_likelihood=config.reward.score == "likelihood",
+        kv_budget_bytes=_bytes(settings.kv_budget),
+        reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
+        kv_holds=memory.kv_holds,
+    )
+    return Job(
+        policy=_model(config.policy, served),
+        reward=None if config.reward.model is None else _model(config.reward, served),
+        embedder=_embedder(config) if settings.groups_steps else None,
+        search=search,
+        update=_update(config) if train else None,
+        inference_share=memory.inference_share,
+        training_share=memory.training_share,
+        any_embed_device=memory.any_embed_device,
+        served=served,
+        server="vllm" if server == "vllm" else "sglang",
+    )
+
+
+def plan_run(
+    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+) -> tuple[Job, Plan]:
+    """Return the plan of a run on its devices: by servers where they are GPUs, inside one process on a CPU.
+
+    `predicted` bytes of an update, by the kind of their line, take the place of formulas.
+    """
+    devices = devices_of(config)
+    served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
+    job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
+    plan = plan_job(job, devices)
+    return job, replace(plan, remarks=(*plan.remarks, *_of_the_zoo(job, plan))) if plan.fits else plan
+
+
+def _of_the_zoo(job: Job, plan: Plan) -> Iterator[str]:
+    """Yield a remark for each server that is told a name which only the zoo knows."""
+    for server in plan.servers:
+        model = job.policy if server.role == "policy" or job.reward is None else job.reward
+        entry = ENTRIES.get(model.name)
+        if entry is not None:
+            path = entry.weights_path()
+            where = "the folder of its weights" if path is None else str(path.parent)
+            yield f"a server cannot load {model.name}, a name of the zoo: give {where} in place of it"
+
+
+def refuse_what_cannot_fit(config: Config) -> None:
+    """Raise BudgetError where a search inside this process cannot fit; say nothing of a model of unknown shape.
+
+    Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that nobody planned.
+    """
+    devices = devices_of(config)
+    gpus = [device for device in devices if device.kind == "cuda"]
+    if gpus and config.policy.device == "auto" and not detect_gpus():
+        host = next((device for device in devices if device.kind == "cpu"), gpus[0])
+        raise ConfigError(
+            f"memory.devices is {config.memory.devices}, and no GPU is found here: a search runs where it is started. "
+            f"Set memory.devices to cpu:{written_size(host)}, or see what GPUs would hold with palmette plan"
+        )
+    try:
+        # A search runs where it is told: an embedder away from the reward model is no reason to refuse.
+        job = replace(job_of(config, served=False), any_embed_device=True)
+        plan = plan_job(job, devices)
+    except (ConfigError, BackendError):
+        return  # Whoever loads the model has the better words for what is wrong with it.
+    if not plan.fits:
+        raise BudgetError(refusal(job, devices, plan))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the policy's device is planned to hold, by the meter's phases, and what a declared device allows."""
+
+    planned_bytes: Mapping[str, int]
+    limit_bytes: int | None = None
+
+
+_METERED = {"generate": "expand", "score": "score", "embed": "embed"}
+
+
+def expected(config: Config) -> Expected:
+    """Return what a search inside this process is planned to hold; nothing where a shape is not known."""
+    devices = devices_of(config)
+    try:
+        plan = plan_job(replace(job_of(config, served=False), any_embed_device=True), devices)
+    except (ConfigError, BackendError):
+        return Expected({})
+    allocation = next((device for device in plan.devices if "policy" in device.roles), None)
+    if allocation is None:
+        return Expected({})
+    planned = {_METERED[phase.name]: phase.bytes for phase in allocation.phases if phase.name in _METERED}
+    planned["search"] = allocation.peak.bytes
+    # What is detected is free now and may not be later: only what a user declared is held to.
+    return Expected(planned, None if config.memory.devices is None else allocation.peak.limit_bytes)
+
+
+def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
+    assert settings.model is not None
+    shape = find_shape(settings.model)
+    dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
+    return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter), settings.quantize)
+
+
+def _embedder(config: Config) -> Model:
+    settings = config.embedder
+    return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
+
+
+def _update(config: Config) -> UpdateNeeds:
+    train = config.train
+    return UpdateNeeds(
+        method=train.method,
+        lora_rank=train.lora_rank,
+        lora_targets=LORA_TARGETS if train.lora_targets == "all" else tuple(train.lora_targets.split(",")),
+        optimizer_dtype=train.optimizer_dtype,
+        questions=train.questions,
+        group_size=train.group_size,
+        prompt_tokens=config.memory.prompt_tokens,
+        response_tokens=train.response_tokens,
+        micro_batch_tokens=train.micro_batch_tokens,
+        checkpointing=train.gradient_checkpointing,
+        logits=train.logits,
+        reference=train.reference,
+    )
+
+
+def _sorted_logits(policy: PolicySettings) -> int:
+    """Return how many logits of a row are sorted: where the first ones do not reach top-p, all are."""
+    if policy.temperature == 0 or (policy.top_k is None and policy.top_p == 1):
+        return 0
+    return _ALL if policy.top_k is None else max(SORTED_LOGITS, policy.top_k + 1)
+
+
+def _bytes(amount: str | int | None) -> int | None:
+    return None if amount is None else parse_bytes(amount)

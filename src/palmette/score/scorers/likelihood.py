@@ -1,0 +1,62 @@
+"""Step scores from any causal language model: how much it expected the step.
+
+A model that solves a task better than the policy knows a slip when it reads one. No reward model has to be trained.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from palmette.engine.limits import scored_tokens
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import check_finite
+from palmette.score.tree_scorer import Tokens, TreeScorer
+
+
+class LikelihoodScorer(TreeScorer):
+    """A score is the geometric mean of the chances that the model gives to the step's tokens.
+
+    A node holds its row but for the last token, so that what comes out at its tokens is what was expected of the
+    step's. An empty step is no surprise: 1.
+    """
+
+    held_back = 1
+
+    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        rows = {node: row for row, node in nodes.items() if node.computed < len(node.tokens)}
+        sums = dict.fromkeys(rows, 0.0)
+        pending = list(rows)
+        together = scored_tokens(self._vocabulary)
+        while pending:
+            batch = pending[: min(self._batch_rows, together)]
+            pieces, _ = self.tree.fit(batch, batch, together)
+            for (node, first, last), logits_TV in zip(
+                pieces.values(), self.tree.run_every(list(pieces.values())), strict=True
+            ):
+                if node in rows:
+                    sums[node] = 0.0 if first == 0 else sums[node]  # It may have been evicted and begun again.
+                    skipped = max(0, len(node.tokens) - self._own[rows[node]] - first)  # Steps before the last.
+                    start = node.start + first + skipped + 1
+                    sums[node] += _chance(
+                        logits_TV[skipped:], rows[node][start : start + max(0, last - first - skipped)]
+                    )
+            del logits_TV  # It would hold all of this tick's beside the next one's.
+            pending = [node for node in pending if node.computed < len(node.tokens)]
+        return {row: sums.get(node, 0.0) / max(1, self._own[row]) for row, node in nodes.items()}
+
+    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+        count = self._own[row]
+        if not count:
+            return 0.0
+        return _chance(self.tree.run_alone(row[:-1], count), row[-count:]) / count
+
+    def _score(self, value: float) -> float:
+        return math.exp(min(0.0, value))
+
+
+def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
+    """Return the logarithm of the chance of these tokens."""
+    check_finite(logits_TV, "the reward model's logits")
+    chosen = torch.tensor(tokens, device=logits_TV.device, dtype=torch.long)[:, None]
+    return float((logits_TV.gather(1, chosen)[:, 0] - logits_TV.logsumexp(-1)).double().sum())

@@ -1,0 +1,1 @@
+"""Search strategies, one file each: a file here is a strategy under its own name."""
