@@ -14,7 +14,8 @@ __all__ = ["Backend", "Expansion", "Finish", "Message", "Step"]
 class Expansion:
     """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers.
 
-    `node` is the id that the child will have, None where nothing will be grown from it.
+    `node` is the id that the child will have, None where nothing will be grown from it. The step ends with the text
+    `step_end`, the solution with the model's end token or the text `stop`.
     """
 
     question: str
@@ -23,6 +24,8 @@ class Expansion:
     seed: int
     max_tokens: int
     node: int | None = None
+    step_end: str = "\n"
+    stop: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Step:
     text: str
     logprobs: tuple[float, ...]
     finish: Finish
+    temperature: float = 1.0
 
 
 class Backend(Protocol):

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
+from palmette.config import PolicySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
 from palmette.engine.kv_pool import BLOCK_TOKENS
@@ -26,9 +27,8 @@ Ending = tuple[Finish, str]
 class LocalBackend:
     """Grows up to `batch_rows` different steps at a time on a tree cache: what branches share is computed once.
 
-    A step ends with `step_end`, a solution with the model's end token or with the text `stop`. Nodes are known by
-    question and id until they are released; an unknown one is computed from its prefix. With `kv_bytes` the cache never
-    holds more than that, without it grows as needed.
+    Nodes are known by question and id until they are released; an unknown one is computed from its prefix. With
+    `kv_bytes` the cache never holds more than that, without it grows as needed.
     """
 
     def __init__(
@@ -36,18 +36,14 @@ class LocalBackend:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        step_end: str,
-        stop: str | None = None,
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
-        self._step_end = step_end
-        self._stop = stop
         self._ends = _end_tokens(model, tokenizer)
-        self._enders: dict[int, bool] = {}
+        self._enders: dict[tuple[int, str], bool] = {}
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with told_as(self._name):
@@ -151,27 +147,28 @@ class LocalBackend:
         tokens = row.tokens
         if tokens[-1] in self._ends:
             return "end", self._text(row)
-        if self._may_end(tokens[-1]):
+        step_end, stop = row.expansion.step_end, row.expansion.stop
+        if self._may_end(tokens[-1], step_end, stop):
             text = body = self._text(row)
-            if self._stop is not None and self._stop in self._tail(row) + text:
+            if stop is not None and stop in self._tail(row, stop) + text:
                 return "end", text
-            while (body := body.lstrip()).startswith(self._step_end):
-                body = body[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
-            if self._step_end in body:
+            while (body := body.lstrip()).startswith(step_end):
+                body = body[len(step_end) :]  # With nothing before it, a delimiter opens the step.
+            if step_end in body:
                 return "step", text
         return ("length", self._text(row)) if len(tokens) >= row.limit else None
 
-    def _may_end(self, token: int) -> bool:
+    def _may_end(self, token: int, step_end: str, stop: str | None) -> bool:
         """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
-        if token not in self._enders:
-            # The stand-in is for a token that ends or begins inside a character.
-            lasts = {self._step_end[-1], "\ufffd", *(self._stop or "")[-1:]}
-            self._enders[token] = not lasts.isdisjoint(str(self._tokenizer.decode([token])))
-        return self._enders[token]
+        # The stand-in is for a token that ends or begins inside a character.
+        lasts = step_end[-1] + (stop or "")[-1:] + "\ufffd"
+        if (token, lasts) not in self._enders:
+            self._enders[token, lasts] = not set(lasts).isdisjoint(str(self._tokenizer.decode([token])))
+        return self._enders[token, lasts]
 
-    def _tail(self, row: "_Row") -> str:
+    def _tail(self, row: "_Row", stop: str) -> str:
         """Return the end of the step above, in which a stop text can have begun; nothing below the prompt."""
-        reach = len(self._stop or "") - 1
+        reach = len(stop) - 1
         return self._decode([*row.expansion.prefix[-reach:]])[-reach:] if reach and row.expansion.parent else ""
 
     def _text(self, row: "_Row") -> str:
@@ -191,7 +188,7 @@ class _Row(Row[Ending]):
     """A row that knows what it was asked for."""
 
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
-        super().__init__(parent, expansion.seed, expansion.max_tokens)
+        super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
         self.expansion = expansion
 
 
@@ -226,3 +223,16 @@ def context_tokens(model: PreTrainedModel) -> int | None:
             named.append(one.get("original_max_position_embeddings"))
     limits = [limit for limit in named if isinstance(limit, int) and limit > 0]
     return min(limits) if limits else None
+
+
+def load(settings: PolicySettings, kv_bytes: int | None = None) -> LocalBackend:
+    """Load the policy into this process; with `kv_bytes` its cache never takes more."""
+    from palmette.zoo.load import load_policy
+
+    options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
+    model, tokenizer = load_policy(settings.model, **options)
+    sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
+    return LocalBackend(model, tokenizer, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+
+
+plugin = load

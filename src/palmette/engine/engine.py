@@ -4,7 +4,7 @@ Shapes: R rows, P pieces, V vocabulary.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -23,12 +23,14 @@ Ending = TypeVar("Ending")
 class Row(Generic[Ending]):
     """One step while it is written below `parent`, with `limit` tokens at the most. `ending` is set when it is done.
 
-    `node` holds its last tokens; other rows that have written the same so far hold it too.
+    Rows with the same tokens and the same `rules` end alike. `node` holds its last tokens; other rows that have written
+    the same so far hold it too.
     """
 
     parent: CacheNode
     seed: int
     limit: int
+    rules: Hashable = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     node: CacheNode | None = None
@@ -59,7 +61,7 @@ class Engine:
     def write(self, rows: Sequence[Row[Ending]], ended: Callable[[Row[Ending]], Ending | None]) -> None:
         """Write every row until `ended` names its ending.
 
-        It is asked after each token, once for all rows that have the same tokens and the same limit.
+        It is asked after each token, once for all rows that have the same tokens, limit and rules.
         """
         waiting = deque(rows)
         lanes: Lanes[Ending] = {}
@@ -104,11 +106,11 @@ class Engine:
                     node = cache.extend(tip, token, len(group))
                 for row in group:  # All, before anything else can fail: whoever cleans up drops what each row holds.
                     row.node = node
-                endings: dict[int, Ending | None] = {}
+                endings: dict[tuple[int, Hashable], Ending | None] = {}
                 for row in group:
-                    if row.limit not in endings:
-                        endings[row.limit] = ended(row)
-                    row.ending = endings[row.limit]
+                    if (row.limit, row.rules) not in endings:
+                        endings[row.limit, row.rules] = ended(row)
+                    row.ending = endings[row.limit, row.rules]
                 left = [row for row in group if row.ending is None]
                 if left:
                     after[node] = left

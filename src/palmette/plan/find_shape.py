@@ -7,9 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from palmette.config import nearest
 from palmette.errors import ConfigError
 from palmette.plan.shape import ModelShape, read_shape
+from palmette.units import nearest
 from palmette.zoo.catalog import ENTRIES
 from palmette.zoo.folder import read_json
 

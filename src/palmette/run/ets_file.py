@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palmette.config import nearest, read_yaml
+from palmette.config import read_yaml
 from palmette.errors import ConfigError
+from palmette.units import nearest
 
 _METHODS = {"softmax_costmodel": "ets", "softmax": "rebase", "beam_search": "beam", "dvts": "dvts"}
 _MODEL = "the original's name for a prompt format and its tags; name the model itself with {flag}"
@@ -87,5 +88,5 @@ _LEFT_OUT = {
     "reward_model_type": _MODEL.format(flag="--reward"),
     "policy_model_type": _MODEL.format(flag="--policy"),
 }
-_AS_PUBLISHED = {"search.kv_cost": "nodes", "search.fold": "last"}
+_AS_PUBLISHED = {"search.kv_cost": "nodes", "search.aggregate": "last"}
 """What the original's code does without a key for it: every node costs alike, and a leaf goes by its last score."""

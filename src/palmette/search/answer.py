@@ -1,4 +1,4 @@
-"""Folds step scores into one number and votes on the answers of a tree's finished leaves."""
+"""Aggregates step scores into one number and votes on the answers of a tree's finished leaves."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,22 +9,22 @@ from palmette.config import Aggregate, Vote
 from palmette.tree import Tree
 
 
-def fold(scores: Sequence[float], how: Aggregate) -> float:
+def aggregate_scores(scores: Sequence[float], aggregate: Aggregate) -> float:
     """Return one score for a path; a path without scores counts 1, so that votes without a scorer are equal."""
     if not scores:
         return 1.0
-    if how == "last":
+    if aggregate == "last":
         return scores[-1]
-    if how == "min":
+    if aggregate == "min":
         return min(scores)
-    if how == "mean":
+    if aggregate == "mean":
         return sum(scores) / len(scores)
     return math.prod(scores)
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """One finished leaf: its answer as written, its canonical form, its folded score."""
+    """The vote of one finished leaf: its answer as written, its canonical form, its aggregated score."""
 
     leaf: int
     answer: str
@@ -33,28 +33,28 @@ class Ballot:
 
 
 def ballots(
-    tree: Tree, how: Aggregate, extract: Callable[[str], str | None], canonical: Callable[[str], str]
+    tree: Tree, aggregate: Aggregate, extract: Callable[[str], str | None], canonical: Callable[[str], str]
 ) -> list[Ballot]:
     """Read the answer of every finished leaf; a leaf without one casts no ballot."""
     cast = []
     for node in tree.nodes:
         answer = extract(tree.solution(node.id)) if node.finished else None
         if answer is not None:
-            cast.append(Ballot(node.id, answer, canonical(answer), fold(tree.scores(node.id), how)))
+            cast.append(Ballot(node.id, answer, canonical(answer), aggregate_scores(tree.scores(node.id), aggregate)))
     return cast
 
 
-def elect(cast: Sequence[Ballot], vote: Vote) -> str | None:
-    """Return the elected answer as its oldest voter wrote it, None without ballots. Ties go to the older leaf."""
+def elect(cast: Sequence[Ballot], vote: Vote) -> Ballot | None:
+    """Return the oldest ballot for the elected answer, None without ballots. Ties go to the older leaf."""
     if not cast:
         return None
     if vote == "best":
-        return max(cast, key=lambda ballot: (ballot.score, -ballot.leaf)).answer
+        return max(cast, key=lambda ballot: (ballot.score, -ballot.leaf))
     weights: dict[str, float] = {}
     for ballot in cast:
         weights[ballot.canonical] = weights.get(ballot.canonical, 0.0) + (1.0 if vote == "majority" else ballot.score)
     winner = max(weights, key=lambda answer: weights[answer])
-    return next(ballot.answer for ballot in cast if ballot.canonical == winner)
+    return next(ballot for ballot in cast if ballot.canonical == winner)
 
 
 VOTES: tuple[Vote, ...] = get_args(Vote)

@@ -31,7 +31,7 @@ def doublings(most: int) -> tuple[int, ...]:
     return (*(2**power for power in range((most - 1).bit_length())), most)
 
 
-def curve(told: Iterable[Replay], referee: Rejudge, how: Aggregate, vote: Vote, counts: Sequence[int]) -> list[Point]:
+def curve(told: Iterable[Replay], rejudge: Rejudge, aggregate: Aggregate, vote: Vote, counts: Sequence[int]) -> list[Point]:
     """Answer every finished question with the first n of its branches only, for each n of `counts`.
 
     Branches of best_of_n never meet and never compete, so its first n are what a run of width n draws, metered as the
@@ -42,11 +42,11 @@ def curve(told: Iterable[Replay], referee: Rejudge, how: Aggregate, vote: Vote, 
         if one.finished is None:
             continue
         branch = _branches(one.tree)
-        cast = referee.ballots(one, how)
+        cast = rejudge.ballots(one, aggregate)
         for count, tally in zip(counts, tallies, strict=True):
-            answer = elect([ballot for ballot in cast if branch[ballot.leaf] < count], vote)
+            elected = elect([ballot for ballot in cast if branch[ballot.leaf] < count], vote)
             tally.questions += 1
-            tally.correct += referee.outcome(one, answer) == "correct"
+            tally.correct += rejudge.outcome(one, elected) == "correct"
             nodes = [node for node in one.tree.nodes[1:] if branch[node.id] < count]
             tally.generated_tokens += sum(len(node.tokens) for node in nodes)
             tally.kv_tokens.append(_mean_kv_tokens(one, branch, count))

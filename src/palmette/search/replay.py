@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from palmette.errors import RunError
 from palmette.events import Event, QuestionFinished, QuestionStarted, WaveDone
-from palmette.tree import Tree
+from palmette.tree import Node, Tree
 
 
 @dataclass
@@ -19,17 +19,23 @@ class Replay:
 
 
 def replay(events: Iterable[Event]) -> dict[str, Replay]:
-    """Return every question by its id, each in its last attempt. The prompt's tokens are counted, not known."""
+    """Return every question by its id, each in its last attempt.
+
+    Runs of earlier versions only counted the prompt's tokens: there each one is 0.
+    """
     told: dict[str, Replay] = {}
     for event in events:
         if isinstance(event, QuestionStarted):
-            told[event.question] = Replay(event, Tree((0,) * event.prompt_tokens))
+            ids = event.prompt_token_ids
+            told[event.question] = Replay(event, Tree(ids if ids else (0,) * event.prompt_tokens))
         elif isinstance(event, WaveDone):
             one = _known(told, event.question)
             _grow(one.tree, event)
             one.waves.append(event)
         elif isinstance(event, QuestionFinished):
-            _known(told, event.question).finished = event
+            one = _known(told, event.question)
+            one.finished = event
+            _judge(one.tree, event)
     return told
 
 
@@ -45,3 +51,23 @@ def _grow(tree: Tree, wave: WaveDone) -> None:
             raise RunError(f"the run's events have a gap: node {node.id} of question {wave.question!r} has no place")
         grown = tree.add(node.parent, node.tokens, node.text, node.logprobs, finished=node.finished)
         grown.score = node.score
+        grown.state = "finished" if node.finished else "pruned"
+    tree.temperature = wave.temperature
+    for leaf, label in wave.clusters.items():
+        _node(tree, leaf, wave.question).cluster = label
+    for parent in wave.children:
+        _node(tree, parent, wave.question).state = "kept"
+
+
+def _judge(tree: Tree, event: QuestionFinished) -> None:
+    for judged in event.leaves:
+        node = _node(tree, judged.leaf, event.question)
+        node.outcome, node.reward = judged.outcome, judged.reward
+        if not node.finished:
+            node.state = "stopped"
+
+
+def _node(tree: Tree, node: int, question: str) -> Node:
+    if not 0 <= node < len(tree.nodes):
+        raise RunError(f"the run's events speak of node {node} of question {question!r}, which they do not have")
+    return tree.nodes[node]

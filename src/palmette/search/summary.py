@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,12 @@ class Accuracy:
     correct: float
     questions: int
     outcomes: dict[str, int]
+
+    @classmethod
+    def of(cls, outcomes: "Sequence[str | None]") -> "Accuracy":
+        """Count outcomes; those that nobody could judge are left out."""
+        counts = Counter(outcome for outcome in outcomes if outcome is not None)
+        return cls(counts["correct"], counts.total(), dict(counts))
 
     @property
     def share(self) -> float:
@@ -95,23 +101,22 @@ def summarize(events: Iterable[Event]) -> Summary:
 
 
 def _vote(done: list[QuestionFinished], vote: str) -> Accuracy:
-    outcomes = Counter(event.choices[vote].outcome for event in done)
-    return Accuracy(outcomes["correct"], len(done), dict(outcomes))
+    return Accuracy.of([event.choices[vote].outcome for event in done])
 
 
 def _single(done: list[QuestionFinished]) -> Accuracy:
     """Return how often one leaf alone is right, each question counted once however many leaves it has."""
     outcomes: Counter[str] = Counter()
-    for event in done:
+    judged = [event for event in done if event.leaf_outcomes]
+    for event in judged:
         outcomes.update(event.leaf_outcomes)
     # fsum: questions finish in another order after a resume, and the sum must not show it.
-    correct = math.fsum(
-        event.leaf_outcomes.get("correct", 0) / max(1, sum(event.leaf_outcomes.values())) for event in done
-    )
-    return Accuracy(correct, len(done), dict(outcomes))
+    correct = math.fsum(event.leaf_outcomes.get("correct", 0) / sum(event.leaf_outcomes.values()) for event in judged)
+    return Accuracy(correct, len(judged), dict(outcomes))
 
 
 def _any(done: list[QuestionFinished]) -> Accuracy:
     """Return how often at least one leaf is right: what a perfect vote would reach."""
-    hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in done)
-    return Accuracy(hits, len(done), {"correct": hits})
+    judged = [event for event in done if event.leaf_outcomes]
+    hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in judged)
+    return Accuracy(hits, len(judged), {"correct": hits})

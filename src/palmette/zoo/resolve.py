@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from palmette.config import nearest
 from palmette.errors import BackendError, ConfigError
+from palmette.units import nearest
 from palmette.zoo.catalog import ENTRIES, Entry
 from palmette.zoo.converted import converted_folder
 from palmette.zoo.foreign import one_line

@@ -2,10 +2,16 @@
 
 import math
 
-from palmette.search.strategy import Allocation, Frontier, spread
+from palmette.strategy import Children, Frontier, Strategy, spread
 
 
-def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
-    """Keep the best leaves of the whole frontier."""
-    kept = [leaf for leaf, _ in frontier.ranked()[: math.isqrt(width - 1) + 1]]
-    return spread(kept, width)
+class Beam(Strategy):
+    """The best ceil(sqrt(width)) leaves share the width evenly."""
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Keep the best leaves of the whole frontier."""
+        kept = [leaf for leaf, _ in frontier.ranked()[: math.isqrt(width - 1) + 1]]
+        return spread(kept, width)
+
+
+plugin = Beam

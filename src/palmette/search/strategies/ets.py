@@ -10,53 +10,92 @@ As published (Hooper et al., 2025), except that
 import math
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import Literal
 
-from palmette.config import CostModel
+from pydantic import Field
+
 from palmette.search.ets_solver.knapsack import select_within
 from palmette.search.ets_solver.solver import Candidates, Selection, select
-from palmette.search.strategies.rebase import share
-from palmette.search.strategy import Allocation, Frontier, Strategy
+from palmette.search.strategies.rebase import RebaseSettings, share
+from palmette.strategy import Children, Frontier, Strategy, Use
 from palmette.tree import Tree
 
 MOST_STEPS = 0.9
 """In a limited room a step is expected to be as long as this part of the tree's steps are at the most."""
 
+PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
+"""The diversity weights that ETS publishes, by width."""
 
-def weighted(temperature: float, lambda_kv: float, lambda_diversity: float, cost: CostModel) -> Strategy:
-    """Return the strategy as published: memory costs `lambda_kv`, covered clusters earn `lambda_diversity`.
+CostModel = Literal["nodes", "tokens"]
 
-    With both weights 0 it equals REBASE.
+
+class EtsSettings(RebaseSettings):
+    """The weights of ETS. `lambda_diversity` null is what ETS publishes for the nearest width; 0 loads no embedder."""
+
+    lambda_kv: float = Field(1.25, ge=0, le=1000, description="weight of memory; ETS publishes 1.0")
+    lambda_diversity: float | None = Field(
+        None, ge=0, le=1000, description="weight of clusters covered; null: as published for the nearest width; 0: none"
+    )
+    kv_cost: CostModel = Field("nodes", description="what a node costs: all alike, or by its tokens")
+
+
+class Ets(Strategy):
+    """REBASE on those leaves that are worth the memory of their paths.
+
+    Without a KV budget memory has a weight (`weighted`); with one it is a limit (`within_room`).
     """
 
-    def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
+    Settings = EtsSettings
+    settings: EtsSettings
+
+    @property
+    def uses(self) -> frozenset[Use]:
+        """Scores and the room; clusters where diversity has a weight."""
+        return frozenset({"scores", "room", "clusters"} if self.diversity > 0 else {"scores", "room"})
+
+    @property
+    def diversity(self) -> float:
+        """Return the weight of diversity: the one given, or the one published for the nearest width."""
+        if self.settings.lambda_diversity is not None:
+            return self.settings.lambda_diversity
+        return PUBLISHED_DIVERSITY[min(PUBLISHED_DIVERSITY, key=lambda width: abs(math.log(self.width / width)))]
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Keep what is worth its memory, or what is worth most within the room; REBASE shares the width among it."""
+        if room is None:
+            return self._weighted(frontier, width)
+        return self._within_room(frontier, width, room)
+
+    def _weighted(self, frontier: Frontier, width: int) -> Children:
+        """Return the children as published: memory costs `lambda_kv`, covered clusters earn the weight of diversity.
+
+        With both weights 0 it equals REBASE.
+        """
+        temperature = self.settings.rebase_temperature
         children = share(frontier.ranked(), width, temperature)
-        kept = worthwhile(frontier, children, lambda_kv, lambda_diversity, cost)
+        kept = worthwhile(frontier, children, self.settings.lambda_kv, self.diversity, self.settings.kv_cost)
         return share(_among(frontier, kept.leaves), width, temperature)
 
-    return allocate
+    def _within_room(self, frontier: Frontier, width: int, room: int) -> Children:
+        """Return the children of the most valuable set whose paths and next steps fit the room.
 
+        A next step is expected to take what most steps of the tree took, the first ones `first_step_tokens`. Where the
+        room holds what REBASE would keep, this is REBASE. Where it does not, every kept leaf needs room for one step,
+        and as many children are granted as the room holds, at most the width. A cluster is worth a whole number of
+        children, the nearest to the weight of diversity and at least 1: whole worths are what makes the optimum quick
+        to prove (`knapsack`). Where not even one step as expected fits, the best leaf that leaves any room gets one
+        child.
+        """
+        tree, temperature = frontier.tree, self.settings.rebase_temperature
+        step_tokens = expected_tokens(tree, self.first_step_tokens)
 
-def within_room(temperature: float, lambda_diversity: float, first_tokens: int) -> Strategy:
-    """Return the strategy that keeps the most valuable set whose paths and next steps fit the room.
-
-    A next step is expected to take what most steps of the tree took, the first ones `first_tokens`. Where the room
-    holds what REBASE would keep, or is None, this is REBASE. Where it does not, every kept leaf needs room for one
-    step, and as many children are granted as the room holds, at most the width. A cluster is worth a whole number of
-    children, the nearest to `lambda_diversity` and at least 1: whole worths are what makes the optimum quick to prove
-    (`fit`). Where not even one step as expected fits, the best leaf that leaves any room gets one child.
-    """
-
-    def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
-        tree = frontier.tree
-        step_tokens = expected_tokens(tree, first_tokens)
-
-        def fits(granted: Allocation) -> bool:
-            return room is None or tree.unique_tokens(granted) + sum(granted.values()) * step_tokens <= room
+        def fits(granted: Children) -> bool:
+            return tree.unique_tokens(granted) + sum(granted.values()) * step_tokens <= room
 
         children = share(frontier.ranked(), width, temperature)
-        if room is None or fits(children):
+        if fits(children):
             return children
-        kept = affordable(frontier, children, lambda_diversity, step_tokens, room)
+        kept = affordable(frontier, children, self.diversity, step_tokens, room)
         if kept is None:
             return next(({leaf: 1} for leaf, _ in frontier.ranked() if tree.unique_tokens([leaf]) < room), {})
         survivors = _among(frontier, kept.leaves)
@@ -70,7 +109,8 @@ def within_room(temperature: float, lambda_diversity: float, first_tokens: int) 
                 most = middle - 1
         return share(survivors, least, temperature)
 
-    return allocate
+
+plugin = Ets
 
 
 def expected_tokens(tree: Tree, first_tokens: int) -> int:
@@ -80,7 +120,7 @@ def expected_tokens(tree: Tree, first_tokens: int) -> int:
 
 
 def worthwhile(
-    frontier: Frontier, children: Allocation, lambda_kv: float, lambda_diversity: float, cost: CostModel
+    frontier: Frontier, children: Children, lambda_kv: float, lambda_diversity: float, cost: CostModel
 ) -> Selection:
     """Return the set of leaves that maximizes REBASE shares - lambda_kv x cost + lambda_diversity x clusters covered.
 
@@ -107,7 +147,7 @@ def worthwhile(
 
 
 def affordable(
-    frontier: Frontier, children: Allocation, lambda_diversity: float, step_tokens: int, room: int
+    frontier: Frontier, children: Children, lambda_diversity: float, step_tokens: int, room: int
 ) -> Selection | None:
     """Return the set of leaves with the most REBASE children, clusters included, whose paths and one step each fit.
 

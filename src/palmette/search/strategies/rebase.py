@@ -4,21 +4,30 @@ As published, except that the last leaf takes what is left: the published roundi
 """
 
 import math
-from collections.abc import Callable
 
-from palmette.search.strategy import Allocation, Frontier
+from pydantic import Field
 
-
-def at_temperature(temperature: float) -> Callable[[Frontier, int, int | None], Allocation]:
-    """Return the strategy with its softmax temperature filled in."""
-
-    def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
-        return share(frontier.ranked(), width, temperature)
-
-    return allocate
+from palmette.strategy import Children, Frontier, Strategy, StrategySettings
 
 
-def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Allocation:
+class RebaseSettings(StrategySettings):
+    """REBASE's one setting."""
+
+    rebase_temperature: float = Field(0.2, ge=0.001, le=1000, description="softmax temperature of REBASE")
+
+
+class Rebase(Strategy):
+    """The width shared in proportion to the softmax of the scores."""
+
+    Settings = RebaseSettings
+    settings: RebaseSettings
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Share the width by rank and score; see `share`."""
+        return share(frontier.ranked(), width, self.settings.rebase_temperature)
+
+
+def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Children:
     """Go through the leaves best first: each takes the ceiling of its share of the width that is left.
 
     A leaf's share is its softmax weight over the weights from it onward. The children sum to `width`.
@@ -29,7 +38,7 @@ def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Al
     onward = list(weights)
     for place in range(len(weights) - 2, -1, -1):
         onward[place] += onward[place + 1]
-    children: Allocation = {}
+    children: Children = {}
     left = width
     for (leaf, _), weight, rest in zip(ranked, weights, onward, strict=True):
         count = min(left, math.ceil(left * weight / rest)) if rest > 0 else left
@@ -37,3 +46,6 @@ def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Al
             children[leaf] = count
         left -= count
     return children
+
+
+plugin = Rebase

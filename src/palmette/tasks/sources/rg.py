@@ -1,17 +1,26 @@
 """Questions from reasoning-gym generators, judged by the generator's own scorer."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from palmette.config import nearest
 from palmette.errors import BackendError, ConfigError
-from palmette.tasks.task import Format, Question
+from palmette.config import TaskSettings
+from palmette.tasks.rg_process import fixed_hashes
+from palmette.tasks.task import Format, Question, Task, read_format
+from palmette.units import nearest
 
-_BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; from palmette.tasks.dealer import main; main()"
+_BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; from palmette.tasks.rg_process import main; main()"
+
+
+def load(settings: TaskSettings) -> Task:
+    """Return the task `rg:NAME`, judged by the generator's own scorer."""
+    form = read_format("gym", settings)
+    name = settings.name.partition(":")[2]
+    found = tuple(generate(name, form, settings.seed, settings.skip + settings.questions))
+    return Task(settings.name, found[settings.skip :], form.step_end, judge="gym")
 
 
 def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Question]:
@@ -30,13 +39,6 @@ def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Questio
         yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key)
 
 
-def fixed_hashes() -> dict[str, str]:
-    """Return an environment in which sets have the same order in every process, and nothing else of Python's is set."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
-        "PYTHONHASHSEED": "0"
-    }
-
-
 def _deal(request: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-s", "-c", _BOOTSTRAP, *sys.path],
@@ -52,3 +54,6 @@ def _deal(request: dict[str, Any]) -> dict[str, Any]:
         last = done.stderr.strip().rpartition("\n")[2]
         raise BackendError(f"the reasoning-gym generator {request['generator']!r} failed: {last}") from None
     return dealt
+
+
+plugin = load

@@ -4,6 +4,7 @@ Some generators go through sets: with Python's random hash seed the same seed gi
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -29,3 +30,10 @@ def deal(generator: str, seed: int, count: int) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - a generator may raise anything; its name goes to the user
         return {"error": f"{type(error).__name__}: {error}"}
     return {"questions": [(str(entry["question"]), str(entry["answer"])) for entry in entries]}
+
+
+def fixed_hashes() -> dict[str, str]:
+    """Return an environment in which sets have the same order in every process, and nothing else of Python's is set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
+        "PYTHONHASHSEED": "0"
+    }

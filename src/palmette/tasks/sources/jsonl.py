@@ -5,11 +5,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from palmette.config import TaskSettings
 from palmette.errors import ConfigError
-from palmette.tasks.task import Format, Message, Question
+from palmette.tasks.task import Format, Message, Question, Task, read_format
 
 LONGEST_QUESTION = 1_000_000
 _ROLES = ("system", "user", "assistant")
+
+
+def load(settings: TaskSettings) -> Task:
+    """Return the questions of the file that `task.name` is the path of.
+
+    It is read to the end even when few questions are asked: a broken line should be found before the run starts.
+    """
+    form = read_format("math", settings)
+    rows = tuple(read_questions(Path(settings.name), form))
+    if settings.skip >= len(rows):
+        raise ConfigError(f"{settings.name}: task.skip is {settings.skip}, the file has {len(rows)} rows")
+    return Task(settings.name, rows[settings.skip : settings.skip + settings.questions], form.step_end)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -49,14 +62,20 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
         if name in seen:
             raise ConfigError(f"{place}: the id {name!r} stands on an earlier line too")
         seen.add(name)
-        question = Question(name, _messages(row, form, place), _reference(row, place))
-        _check_text(question, place)
-        yield question
+        yield read_question(name, row, form, place)
 
 
-def _check_text(question: Question, place: str) -> None:
+def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, needs_answer: bool = True) -> Question:
+    """Return the question that a row holds; raise ConfigError that names its `place` where it holds none."""
+    has_answer = needs_answer or "answer" in row
+    question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None)
+    check_text(question, place)
+    return question
+
+
+def check_text(question: Question, place: str) -> None:
     """Refuse texts that no tokenizer takes: half a surrogate pair, or more than any model reads."""
-    texts = [question.id, question.reference, *(message["content"] for message in question.messages)]
+    texts = [question.id, question.reference or "", *(message["content"] for message in question.messages)]
     if sum(map(len, texts)) > LONGEST_QUESTION:
         raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
@@ -100,3 +119,6 @@ def _reference(row: dict[str, Any], place: str) -> str:
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
         raise ConfigError(f"{place}: needs 'answer', a text or a number")
     return str(answer)
+
+
+plugin = load
