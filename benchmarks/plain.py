@@ -97,4 +97,4 @@ class PlainBackend:
     def _step(self, tokens: list[int]) -> Step:
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         ended = tokens[-1] == self._tokenizer.eos_token_id
-        return Step(tuple(tokens), str(text), (0.0,) * len(tokens), "end" if ended else "step")
+        return Step(tuple(tokens), str(text), (0.0,) * len(tokens), "end" if ended else "step", 1.0)

@@ -86,7 +86,7 @@ class Dice:
         is_end = len(one.prefix) > 260 and dice.random() < 0.2
         answer = int(one.question[1:]) + 40 + dice.choice((0, 0, 0, 1, 2, 10))
         text = f"= {answer}" if is_end else f"{number} + {dice.randint(1, 99)} leaves {number + 7} to carry\n"
-        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step")
+        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step", 1.0)
 
 
 def grow(folder: Path) -> int:

@@ -72,15 +72,17 @@ def test_the_same_seed_gives_the_same_step_whatever_the_batch(
     assert [step.tokens for step in backwards] == [step.tokens for step in together]
 
 
-def test_log_probabilities_are_the_models_own(
-    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+@pytest.mark.parametrize(("temperature", "told"), [(0.5, 0.5), (1.0, 1.0), (1.3, 1.3), (0.0, 1.0)])
+def test_log_probabilities_are_the_models_own_at_the_temperature_that_a_step_tells(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, temperature: float, told: float
 ) -> None:
     for step, expansion in zip(
-        backend(policy, tokenizer, temperature=0.5, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
+        backend(policy, tokenizer, temperature=temperature, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
     ):
+        assert step.temperature == told
         with torch.inference_mode():
             logits = policy(input_ids=torch.tensor([[*expansion.prefix, *step.tokens]]), use_cache=False).logits[0]
-        plain = logits.log_softmax(-1)[len(expansion.prefix) - 1 : -1]
+        plain = (logits / told).log_softmax(-1)[len(expansion.prefix) - 1 : -1]
         expected = plain.gather(1, torch.tensor(step.tokens)[:, None])[:, 0].tolist()
         assert step.logprobs == pytest.approx(expected, abs=1e-4)
 

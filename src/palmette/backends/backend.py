@@ -29,13 +29,14 @@ class Expansion:
 class Step:
     """What grew. `tokens` include the delimiter or the end token; `text` includes the delimiter, not the end token.
 
-    Log-probabilities are of the model's own distribution at temperature 1, before any cut.
+    Log-probabilities are those of the model's distribution at `temperature`, before any cut: one for each token.
     """
 
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[float, ...]
     finish: Finish
+    temperature: float
 
 
 class Backend(Protocol):

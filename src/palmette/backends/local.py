@@ -53,6 +53,7 @@ class LocalBackend:
         with told_as(self._name):
             self.tree.check()
         self._engine = Engine(self.tree, sampling, places=batch_rows)
+        self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
         self.kv_bytes_per_token = self.tree.cache.pool.shape.token_bytes
@@ -126,7 +127,12 @@ class LocalBackend:
                 cache.drop(row.node)
             else:
                 self._nodes[row.expansion.question][own] = row.node
-        return [_step(row) for row in rows]
+        return [self._step(row) for row in rows]
+
+    def _step(self, row: "_Row") -> Step:
+        assert row.ending is not None
+        finish, text = row.ending
+        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, self._temperature)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
         """Return the node to grow from, a new one where none is known under its id with these very tokens."""
@@ -193,12 +199,6 @@ class _Row(Row[Ending]):
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
         super().__init__(parent, expansion.seed, expansion.max_tokens)
         self.expansion = expansion
-
-
-def _step(row: _Row) -> Step:
-    assert row.ending is not None
-    finish, text = row.ending
-    return Step(tuple(row.tokens), text, tuple(row.logprobs), finish)
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

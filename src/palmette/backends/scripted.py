@@ -9,7 +9,7 @@ Script = Callable[[Expansion, str], str]
 
 
 class ScriptedBackend:
-    """Writes what its script says, one token for each character."""
+    """Writes what its script says, one token for each character; each is certain, at temperature 1."""
 
     kv_bytes_per_token = 1
     context_tokens: int | None = None
@@ -43,5 +43,5 @@ class ScriptedBackend:
         tokens = tuple(ord(character) for character in written)
         if len(tokens) > expansion.max_tokens:
             tokens = tokens[: expansion.max_tokens]
-            return Step(tokens, "".join(map(chr, tokens)), (0.0,) * len(tokens), "length")
-        return Step(tokens, written.removesuffix("$"), (0.0,) * len(tokens), "end" if ended else "step")
+            return Step(tokens, "".join(map(chr, tokens)), (0.0,) * len(tokens), "length", 1.0)
+        return Step(tokens, written.removesuffix("$"), (0.0,) * len(tokens), "end" if ended else "step", 1.0)
