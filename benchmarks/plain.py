@@ -19,7 +19,6 @@ class PlainBackend:
 
     kv_bytes_per_token = 0
     context_tokens: int | None = None
-    weight_version = 0
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, batch_rows: int
@@ -34,10 +33,6 @@ class PlainBackend:
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Do nothing: no node keeps a cache."""
-
-    def room_tokens(self) -> int | None:
-        """Return None: caches live only while a step is written."""
-        return None
 
     @torch.inference_mode()
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:

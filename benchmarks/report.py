@@ -58,7 +58,6 @@ class Dice:
     calls = 0
     context_tokens: int | None = None
     kv_bytes_per_token = 1024
-    weight_version = 0
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Return 60 tokens."""
@@ -70,10 +69,6 @@ class Dice:
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget nothing: nothing is kept."""
-
-    def room_tokens(self) -> int | None:
-        """Return None: there is no cache."""
-        return None
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Like most steps, some less."""

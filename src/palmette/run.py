@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette import __version__
-from palmette.backends.backend import Backend
+from palmette.backends.backend import Backend, OnDevice
 from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings, check_config
 from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
@@ -191,7 +191,7 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
 
     recorder = Recorder(log.write, JUDGES[task.judge](config.task.verify_seconds), config.search.fold, count)
     with ExitStack() as stack:
-        device = str(getattr(backend, "device", "cpu"))
+        device = backend.device if isinstance(backend, OnDevice) else "cpu"
         if hold_to(device, config.memory.inference_share):
             meter = stack.enter_context(_meter(config, device))
         stack.enter_context(meter.recording(log.write))

@@ -1,6 +1,6 @@
 """The parts of a search under watch: metered by phase, and guarded where memory can run out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -8,8 +8,8 @@ from palmette.backends.backend import Backend
 from palmette.backends.guarded import GuardedBackend
 from palmette.config import MemorySettings
 from palmette.events import Rung
-from palmette.memory.growth import Freeze
-from palmette.memory.guard import RunPieces, run_whole
+from palmette.memory.growth import Freeze, TellsFreeze
+from palmette.memory.guard import GivesUpCache, RunPieces, run_whole
 from palmette.memory.meter import Meter
 from palmette.memory.metered import metered_guard
 from palmette.memory.observe import read_device
@@ -35,8 +35,8 @@ class Watch:
     ) -> None:
         self._meter = meter
         self._settings = settings
-        parts = (getattr(part, "give_up_cache", None) for part in (backend, scorer))
-        self._caches: list[Callable[[], bool]] = [give_up for give_up in parts if give_up is not None]
+        parts: tuple[object, ...] = (backend, scorer)
+        self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
         self._freezes: dict[str, Freeze] = {}
         phase = partial(self._phase, "expand", "policy", backend)
         self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
@@ -58,7 +58,7 @@ class Watch:
             with self._meter.phase(name):
                 yield
         finally:
-            freeze: Freeze | None = getattr(part, "freeze", None)
+            freeze = part.freeze if isinstance(part, TellsFreeze) else None
             if freeze is not None and freeze is not self._freezes.get(role):
                 self._freezes[role] = freeze
                 self._meter.tell(_rung(f"{role} cache", freeze, read_device(self._meter.device)))
@@ -77,7 +77,7 @@ class Watch:
         ).run
 
     def _give_up_caches(self) -> bool:
-        given_up = [give_up() for give_up in self._caches]
+        given_up = [part.give_up_cache() for part in self._caches]
         return any(given_up)
 
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
-from palmette.backends.backend import Expansion, Step
+from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.local import LocalBackend, context_tokens
 from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.growth import TellsFreeze
+from palmette.memory.guard import GivesUpCache
 
 Prompt = Callable[[str], tuple[int, ...]]
 TEXTS = ("1+2", "(3+4)*2-5", "9", "12*12-(7-3)+8-(2*2)", "1+2")
@@ -126,6 +128,16 @@ def test_kv_bytes_count_keys_and_values_of_every_layer(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     assert backend(policy, tokenizer).kv_bytes_per_token == 2 * 2 * 2 * 8 * 4  # k+v, layers, kv heads, width, float32
+
+
+def test_a_backend_inside_the_process_tells_by_its_contracts_what_it_can_do_beyond_a_search(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    local: object = backend(policy, tokenizer)
+    assert isinstance(local, TakesWeights) and local.weight_version == 0
+    assert isinstance(local, OnDevice) and local.device == "cpu"
+    assert isinstance(local, TellsFreeze) and local.freeze is None
+    assert isinstance(local, GivesUpCache)
 
 
 def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -10,7 +10,6 @@ from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
-from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
@@ -65,7 +64,7 @@ class LocalBackend:
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see the contract."""
+        """The number of the weights that wrote the last steps; see `TakesWeights`."""
         return self.tree.weight_version
 
     def use_adapter(self, folder: str | None) -> None:
@@ -88,11 +87,6 @@ class LocalBackend:
                 self.tree.cache.drop(known.pop(node))
         if not known:
             self._nodes.pop(question, None)
-
-    def room_tokens(self) -> int | None:
-        """Return the free tokens of the KV budget, None without one."""
-        pool = self.tree.cache.pool
-        return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
 
     @property
     def freeze(self) -> Freeze | None:

@@ -13,7 +13,6 @@ class ScriptedBackend:
 
     kv_bytes_per_token = 1
     context_tokens: int | None = None
-    weight_version = 0
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -32,10 +31,6 @@ class ScriptedBackend:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Remember what was released, for a test to look at."""
         self.released += [(question, node) for node in nodes]
-
-    def room_tokens(self) -> int | None:
-        """Return None: a script holds no cache."""
-        return None
 
     def _step(self, expansion: Expansion) -> Step:
         written = self._script(expansion, "".join(chr(token) for token in expansion.prefix))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from palmette.backends.backend import Message
-from palmette.memory.guard import RunPieces
+from palmette.memory.guard import GivesUpCache, RunPieces
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,8 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
-class PiecewiseScorer(Scorer, Protocol):
+class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
     """A scorer inside the process, whose memory can run out: it scores in pieces, and what it keeps can be given up."""
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
         """Return the same scores, with work handed to `run_pieces`; a piece that fails can be worked on again."""
-
-    def give_up_cache(self) -> bool:
-        """Give back what can be computed again; tell whether there was any."""

@@ -66,6 +66,11 @@ class TreeScorer(ABC):
         """Forward passes made so far."""
         return self.tree.calls
 
+    @property
+    def weight_version(self) -> int:
+        """The number of the weights that gave the last scores; see `TakesWeights`."""
+        return self.tree.weight_version
+
     def use_adapter(self, folder: str | None) -> None:
         """Let the next scores come from the model with this adapter; see `TreeModel.use_adapter`."""
         self.tree.use_adapter(folder)
