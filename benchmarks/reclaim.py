@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.peaks import peak_of_run
 from palmette.config import check_config
+from palmette.memory.guard import GivesUpCache
 from palmette.memory.heap import trim_heap
 from palmette.memory.host import resident_bytes
 from palmette.memory.reclaim import reclaim
@@ -44,11 +45,13 @@ def measured(model: str) -> list[tuple[str, int, float]]:
         run.search_into(Path(folder), config, parts, lambda done, total: None)
         rows.append(("peak of the rollout", peak_of_run(Path(folder)), time.monotonic() - begun))
     rows.append(("after the rollout", resident_bytes(), 0.0))
-    for part in (parts.backend, parts.scorer):
-        getattr(part, "give_up_cache", bool)()
+    caches: tuple[object, ...] = (parts.backend, parts.scorer)
+    for part in caches:
+        if isinstance(part, GivesUpCache):
+            part.give_up_cache()
     rows.append(("KV caches dropped", resident_bytes(), 0.0))
     rows.append(("... and reclaimed", *_reclaimed()))
-    del parts, part
+    del parts, caches, part
     rows.append(("models dropped, nothing reclaimed", resident_bytes(), 0.0))
     begun = time.monotonic()
     gc.collect()

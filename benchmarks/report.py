@@ -58,7 +58,6 @@ class Dice:
     calls = 0
     context_tokens: int | None = None
     kv_bytes_per_token = 1024
-    weight_version = 0
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Return 60 tokens."""
@@ -71,10 +70,6 @@ class Dice:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget nothing: nothing is kept."""
 
-    def room_tokens(self) -> int | None:
-        """Return None: there is no cache."""
-        return None
-
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Like most steps, some less."""
         dice = random.Random(len(candidates))
@@ -86,7 +81,7 @@ class Dice:
         is_end = len(one.prefix) > 260 and dice.random() < 0.2
         answer = int(one.question[1:]) + 40 + dice.choice((0, 0, 0, 1, 2, 10))
         text = f"= {answer}" if is_end else f"{number} + {dice.randint(1, 99)} leaves {number + 7} to carry\n"
-        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step")
+        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step", 1.0)
 
 
 def grow(folder: Path) -> int:

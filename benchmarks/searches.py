@@ -27,11 +27,6 @@ class Timed:
         """Forward passes made so far."""
         return self._backend.calls
 
-    @property
-    def weight_version(self) -> int:
-        """Which weights wrote the last steps."""
-        return self._backend.weight_version
-
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens."""
         return self._backend.encode(messages)
@@ -39,10 +34,6 @@ class Timed:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget what is kept for these nodes."""
         self._backend.release(question, nodes)
-
-    def room_tokens(self) -> int | None:
-        """Return the free tokens."""
-        return self._backend.room_tokens()
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         """Grow the steps by the clock."""

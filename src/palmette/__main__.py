@@ -1,5 +1,5 @@
 """`python -m palmette`: the command line."""
 
-from palmette.cli import main
+from palmette.commands.app import main
 
 main()

@@ -49,6 +49,11 @@ def format_count(count: float) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"
 
 
+def count_of(count: int, noun: str) -> str:
+    """Print a count with its noun in the right number: `1 token`, `12,345 tokens`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def format_seconds(seconds: float) -> str:
     """Print a duration as `8.4 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 60:

@@ -188,8 +188,8 @@ def test_a_pool_that_cannot_double_grows_by_less_then_stops_at_its_size() -> Non
     with pytest.raises(PoolFullError):
         pool.take(1)
     assert pool.limit_tokens == pool.blocks * BLOCK_TOKENS
-    assert pool.freeze is not None and "allocate" in pool.freeze.reason
-    assert (pool.freeze.wanted_tokens, pool.freeze.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
+    assert pool.cache_full is not None and "allocate" in pool.cache_full.reason
+    assert (pool.cache_full.wanted_tokens, pool.cache_full.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
     pool.check_integrity([*taken, *more, *rest])
     assert {tensor.shape[1] for tensor in (*pool.keys, *pool.values)} == {pool.blocks * BLOCK_TOKENS}
 

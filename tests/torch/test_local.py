@@ -7,11 +7,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
-from palmette.backends.backend import Expansion, Step
+from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.local import LocalBackend, context_tokens
 from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.growth import TellsCacheFull
+from palmette.memory.guard import GivesUpCache
 
 Prompt = Callable[[str], tuple[int, ...]]
 TEXTS = ("1+2", "(3+4)*2-5", "9", "12*12-(7-3)+8-(2*2)", "1+2")
@@ -72,15 +74,17 @@ def test_the_same_seed_gives_the_same_step_whatever_the_batch(
     assert [step.tokens for step in backwards] == [step.tokens for step in together]
 
 
-def test_log_probabilities_are_the_models_own(
-    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+@pytest.mark.parametrize(("temperature", "told"), [(0.5, 0.5), (1.0, 1.0), (1.3, 1.3), (0.0, 1.0)])
+def test_log_probabilities_are_the_models_own_at_the_temperature_that_a_step_tells(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, temperature: float, told: float
 ) -> None:
     for step, expansion in zip(
-        backend(policy, tokenizer, temperature=0.5, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
+        backend(policy, tokenizer, temperature=temperature, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
     ):
+        assert step.temperature == told
         with torch.inference_mode():
             logits = policy(input_ids=torch.tensor([[*expansion.prefix, *step.tokens]]), use_cache=False).logits[0]
-        plain = logits.log_softmax(-1)[len(expansion.prefix) - 1 : -1]
+        plain = (logits / told).log_softmax(-1)[len(expansion.prefix) - 1 : -1]
         expected = plain.gather(1, torch.tensor(step.tokens)[:, None])[:, 0].tolist()
         assert step.logprobs == pytest.approx(expected, abs=1e-4)
 
@@ -124,6 +128,16 @@ def test_kv_bytes_count_keys_and_values_of_every_layer(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     assert backend(policy, tokenizer).kv_bytes_per_token == 2 * 2 * 2 * 8 * 4  # k+v, layers, kv heads, width, float32
+
+
+def test_a_backend_inside_the_process_tells_by_its_contracts_what_it_can_do_beyond_a_search(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    local: object = backend(policy, tokenizer)
+    assert isinstance(local, TakesWeights) and local.weight_version == 0
+    assert isinstance(local, OnDevice) and local.device == "cpu"
+    assert isinstance(local, TellsCacheFull) and local.cache_full is None
+    assert isinstance(local, GivesUpCache)
 
 
 def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

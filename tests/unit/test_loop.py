@@ -2,9 +2,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from palmette.backends.backend import Expansion, Step
+from palmette.backends.backend import Backend, Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.growth import TellsCacheFull
+from palmette.memory.guard import GivesUpCache
 from palmette.score.scorer import Candidate
 from palmette.search.cluster import Clusterer
 from palmette.search.loop import Growth, Limits, Observer, node_seed, search
@@ -62,6 +64,13 @@ def grow(
     memory = Memory()
     search(ask(*names), script, scorer, strategy, limits, seed=0, how="last", observer=memory)
     return memory
+
+
+def test_a_backend_that_only_searches_claims_nothing_else() -> None:
+    scripted: Backend = ScriptedBackend(countdown)
+    assert not isinstance(scripted, (GivesUpCache, TellsCacheFull, TakesWeights, OnDevice))
+    (step,) = scripted.expand([Expansion("a", 0, (1,), 0, 50)])
+    assert (step.logprobs, step.temperature) == ((0.0,) * 5, 1.0)
 
 
 def test_every_branch_grows_until_it_ends() -> None:

@@ -24,11 +24,6 @@ class GuardedBackend:
         """Forward passes made so far."""
         return self._backend.calls
 
-    @property
-    def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see the contract."""
-        return self._backend.weight_version
-
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens; see the contract."""
         return self._backend.encode(messages)
@@ -41,7 +36,3 @@ class GuardedBackend:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget what is kept for these nodes; see the contract."""
         self._backend.release(question, nodes)
-
-    def room_tokens(self) -> int | None:
-        """Return how many KV tokens are still free; see the contract."""
-        return self._backend.room_tokens()

@@ -1,6 +1,6 @@
 """Steps from a transformers model inside the process, by the engine with its tree of KV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +11,6 @@ from palmette.backends.chat import render
 from palmette.config import PolicySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
-from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
@@ -49,9 +48,19 @@ class LocalBackend:
         with told_as(self._name):
             self.tree.check()
         self._engine = Engine(self.tree, sampling, places=batch_rows)
+        self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
         self.kv_bytes_per_token = self.tree.cache.pool.shape.token_bytes
+
+    @property
+    def on_tokens(self) -> Callable[[int], None] | None:
+        """Who is told of tokens as they are written; see `TellsTokens`."""
+        return self._engine.on_tokens
+
+    @on_tokens.setter
+    def on_tokens(self, listener: Callable[[int], None] | None) -> None:
+        self._engine.on_tokens = listener
 
     @property
     def calls(self) -> int:
@@ -60,7 +69,7 @@ class LocalBackend:
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see the contract."""
+        """The number of the weights that wrote the last steps; see `TakesWeights`."""
         return self.tree.weight_version
 
     def use_adapter(self, folder: str | None) -> None:
@@ -84,15 +93,10 @@ class LocalBackend:
         if not known:
             self._nodes.pop(question, None)
 
-    def room_tokens(self) -> int | None:
-        """Return the free tokens of the KV budget, None without one."""
-        pool = self.tree.cache.pool
-        return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
-
     @property
-    def freeze(self) -> CacheFull | None:
+    def cache_full(self) -> CacheFull | None:
         """The last time that the KV cache could not grow."""
-        return self.tree.cache.pool.freeze
+        return self.tree.cache.pool.cache_full
 
     def give_up_cache(self) -> bool:
         """Give the memory of all KV back and go on with less of it; nodes stay known, to be computed again."""
@@ -122,7 +126,12 @@ class LocalBackend:
                 cache.drop(row.node)
             else:
                 self._nodes[row.expansion.question][own] = row.node
-        return [_step(row) for row in rows]
+        return [self._step(row) for row in rows]
+
+    def _step(self, row: "_Row") -> Step:
+        assert row.ending is not None
+        finish, text = row.ending
+        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, self._temperature)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
         """Return the node to grow from, a new one where none is known under its id with these very tokens."""
@@ -190,12 +199,6 @@ class _Row(Row[Ending]):
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
         super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
         self.expansion = expansion
-
-
-def _step(row: _Row) -> Step:
-    assert row.ending is not None
-    finish, text = row.ending
-    return Step(tuple(row.tokens), text, tuple(row.logprobs), finish)
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

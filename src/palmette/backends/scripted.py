@@ -9,11 +9,10 @@ Script = Callable[[Expansion, str], str]
 
 
 class ScriptedBackend:
-    """Writes what its script says, one token for each character."""
+    """Writes what its script says, one token for each character; each is certain, at temperature 1."""
 
     kv_bytes_per_token = 1
     context_tokens: int | None = None
-    weight_version = 0
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -33,15 +32,11 @@ class ScriptedBackend:
         """Remember what was released, for a test to look at."""
         self.released += [(question, node) for node in nodes]
 
-    def room_tokens(self) -> int | None:
-        """Return None: a script holds no cache."""
-        return None
-
     def _step(self, expansion: Expansion) -> Step:
         written = self._script(expansion, "".join(chr(token) for token in expansion.prefix))
         ended = written.endswith("$")
         tokens = tuple(ord(character) for character in written)
         if len(tokens) > expansion.max_tokens:
             tokens = tokens[: expansion.max_tokens]
-            return Step(tokens, "".join(map(chr, tokens)), (0.0,) * len(tokens), "length")
-        return Step(tokens, written.removesuffix("$"), (0.0,) * len(tokens), "end" if ended else "step")
+            return Step(tokens, "".join(map(chr, tokens)), (0.0,) * len(tokens), "length", 1.0)
+        return Step(tokens, written.removesuffix("$"), (0.0,) * len(tokens), "end" if ended else "step", 1.0)

@@ -21,6 +21,11 @@ class Sampling:
     min_p: float = 0.0
 
     @property
+    def logprob_temperature(self) -> float:
+        """The temperature of the log-probabilities that come with a draw: its own, 1 where the likeliest is taken."""
+        return self.temperature or 1.0
+
+    @property
     def cuts(self) -> bool:
         """Tell whether any token may be left out."""
         return self.top_k is not None or self.top_p < 1 or self.min_p > 0

@@ -65,7 +65,7 @@ class KvPool:
         self._has_budget = budget_bytes is not None
         self.is_frozen = False
         """Whether the limit is where memory ran out, not what a budget says."""
-        self.freeze: CacheFull | None = None
+        self.cache_full: CacheFull | None = None
         """The last time that the pool could not grow."""
         self.blocks = 0
         self._free: list[int] = []
@@ -101,7 +101,7 @@ class KvPool:
         while failure := self._tried_to_grow(step):
             if step == missing:
                 self._limit, self.is_frozen = self.blocks, True
-                self.freeze = CacheFull((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
+                self.cache_full = CacheFull((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
                 return False
             step = max(step // 2, missing)
         return True

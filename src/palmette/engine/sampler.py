@@ -22,9 +22,10 @@ Measured on CPU in float32: what the batch adds to the logits of one row differs
 
 
 class Draw(NamedTuple):
-    """Tokens drawn for R rows, their log-probability at temperature 1 before any cut, and which were too close to call.
+    """Tokens drawn for R rows, their log-probabilities, and which draws were too close to call.
 
-    A log-probability that is not finite tells of logits that are not.
+    Log-probabilities are those of the softmax of logits / `Sampling.logprob_temperature` before any cut. One that is
+    not finite tells of logits that are not.
     """
 
     tokens_R: torch.Tensor
@@ -71,20 +72,16 @@ def draw(logits_RV: torch.Tensor, streams: Streams, sampling: Sampling) -> Draw:
     marks its row as narrow.
     """
     if sampling.temperature == 0:
-        return _with_logprobs(logits_RV, *_largest(logits_RV))
+        return _with_logprobs(logits_RV, _masses(logits_RV)[0], *_largest(logits_RV))
     scaled_RV = logits_RV if sampling.temperature == 1 else logits_RV / sampling.temperature
     if not sampling.cuts:
-        masses_RB, _ = masses = _masses(scaled_RV)
-        drawn = _race(scaled_RV, masses, streams)
-        if sampling.temperature != 1:
-            return _with_logprobs(logits_RV, *drawn)
-        token_logits_R = logits_RV.gather(1, drawn[0][:, None])[:, 0]
-        return Draw(drawn[0], token_logits_R - masses_RB.logsumexp(-1), drawn[1])
+        masses = _masses(scaled_RV)
+        return _with_logprobs(scaled_RV, masses[0], *_race(scaled_RV, masses, streams))
     sure_R, floor_R, doubtful_R = cut(scaled_RV, sampling, NARROW_GAP)
     tokens_R, narrow_R = _race_from(scaled_RV, floor_R, streams)
     for edge_R in (sure_R, doubtful_R):
         narrow_R = narrow_R | (_race_from(scaled_RV, edge_R, streams)[0] != tokens_R)
-    return _with_logprobs(logits_RV, tokens_R, narrow_R)
+    return _with_logprobs(scaled_RV, _masses(scaled_RV)[0], tokens_R, narrow_R)
 
 
 def _race_from(scaled_RV: torch.Tensor, floor_R: torch.Tensor, streams: Streams) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,6 +128,8 @@ def _largest(values_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return best.indices[:, 0], best.values[:, 0] - best.values[:, 1] < NARROW_GAP
 
 
-def _with_logprobs(logits_RV: torch.Tensor, tokens_R: torch.Tensor, narrow_R: torch.Tensor) -> Draw:
-    chosen_R = logits_RV.gather(1, tokens_R[:, None])[:, 0]
-    return Draw(tokens_R, chosen_R - _masses(logits_RV)[0].logsumexp(-1), narrow_R)
+def _with_logprobs(
+    scaled_RV: torch.Tensor, masses_RB: torch.Tensor, tokens_R: torch.Tensor, narrow_R: torch.Tensor
+) -> Draw:
+    chosen_R = scaled_RV.gather(1, tokens_R[:, None])[:, 0]
+    return Draw(tokens_R, chosen_R - masses_RB.logsumexp(-1), narrow_R)

@@ -52,7 +52,7 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
     return Job(
         policy=_model(config.policy, served),
         reward=None if config.reward.model is None else _model(config.reward, served),
-        embedder=_embedder(config) if settings.groups_steps else None,
+        embedder=_embedder(config) if "clusters" in settings.build_strategy().uses else None,
         search=search,
         update=_update(config) if train else None,
         inference_share=memory.inference_share,

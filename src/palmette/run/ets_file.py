@@ -15,10 +15,10 @@ _MODEL = "the original's name for a prompt format and its tags; name the model i
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What a parameter file became: settings by dotted key, and a line for each of its own keys."""
+    """What a parameter file became: settings by dotted key, and a note for each of its own keys."""
 
     settings: dict[str, Any]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def read_ets_file(path: Path) -> DeviceMemory:

@@ -63,9 +63,7 @@ def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
-    return SentenceEmbedder(
-        load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows
-    )
+    return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
 
 
 def _installed_embedders() -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from palmette import registry
 from palmette.backends.backend import Message
 from palmette.errors import ConfigError
-from palmette.memory.guard import RunPieces
+from palmette.memory.guard import GivesUpCache, RunPieces
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,14 +34,11 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
-class PiecewiseScorer(Scorer, Protocol):
+class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
     """A scorer inside the process, whose memory can run out: it scores in pieces, and what it keeps can be given up."""
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
         """Return the same scores, with work handed to `run_pieces`; a piece that fails can be worked on again."""
-
-    def give_up_cache(self) -> bool:
-        """Give back what can be computed again; tell whether there was any."""
 
 
 class Embedder(Protocol):
@@ -101,7 +98,9 @@ def make_scorer(part: Any) -> Scorer:
         return part if hasattr(part, "calls") else _Counted(part)
     if callable(part):
         return FunctionScorer(part)
-    raise ConfigError(f"reward: a {type(part).__name__} is no scorer: give it a method score(candidates), or a function")
+    raise ConfigError(
+        f"reward: a {type(part).__name__} is no scorer: give it a method score(candidates), or a function"
+    )
 
 
 def make_embedder(part: Any) -> Embedder:

@@ -31,7 +31,9 @@ def doublings(most: int) -> tuple[int, ...]:
     return (*(2**power for power in range((most - 1).bit_length())), most)
 
 
-def curve(told: Iterable[Replay], rejudge: Rejudge, aggregate: Aggregate, vote: Vote, counts: Sequence[int]) -> list[Point]:
+def curve(
+    told: Iterable[Replay], rejudge: Rejudge, aggregate: Aggregate, vote: Vote, counts: Sequence[int]
+) -> list[Point]:
     """Answer every finished question with the first n of its branches only, for each n of `counts`.
 
     Branches of best_of_n never meet and never compete, so its first n are what a run of width n draws, metered as the

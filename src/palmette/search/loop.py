@@ -150,9 +150,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
             for _ in range(count):
                 own_seed = node_seed(seed, growth.question.id, next_id)
                 expansions.append(
-                    Expansion(
-                        growth.question.id, parent, prefix, own_seed, room, next_id, limits.step_end, limits.stop
-                    )
+                    Expansion(growth.question.id, parent, prefix, own_seed, room, next_id, limits.step_end, limits.stop)
                 )
                 next_id += 1
     grown = backend.expand(expansions)
@@ -256,7 +254,7 @@ def _checked(children: Children, frontier: Frontier, width: int) -> Children:
     strange = next((leaf for leaf in granted if leaf not in frontier.leaves), None)
     if strange is not None:
         raise ConfigError(f"the strategy gave children to node {strange}, which is not one of the open leaves")
-    if any(not isinstance(count, int) or count < 0 for count in granted.values()) or sum(granted.values()) > width:
+    if any(count < 0 or count != int(count) for count in granted.values()) or sum(granted.values()) > width:
         raise ConfigError(
             f"the strategy gave {sum(granted.values())} children where the width has {width} left: "
             f"allocate returns whole numbers that sum to at most the width it is given"

@@ -129,7 +129,7 @@ def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> Search
     for leaf in growth.ended:
         found = verdict(leaf, answers.get(leaf))
         tree.nodes[leaf].outcome, tree.nodes[leaf].reward = found.outcome, found.reward
-    choices = {}
+    choices: dict[str, Choice] = {}
     for vote in VOTES:
         elected = elect(cast, vote)
         if elected is None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def load_task(settings: TaskSettings) -> Task:
     task = _as_task(registry.build(part, settings=settings), settings)
     if not task.questions:
         raise ConfigError(f"task.name: {name} has no question from task.skip {settings.skip} on")
-    return task
+    return replace(task, settings=settings)
 
 
 def _as_task(found: object, settings: TaskSettings) -> Task:

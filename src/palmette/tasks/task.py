@@ -44,6 +44,8 @@ class Task:
     questions: tuple[Question, ...]
     step_end: str
     judge: Any = "math"
+    settings: TaskSettings | None = field(default=None, compare=False)
+    """What `load_task` made it from; None for questions of a user's own."""
 
 
 @dataclass(frozen=True)

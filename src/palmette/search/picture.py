@@ -1,0 +1,102 @@
+"""A tree as a picture: one self-contained piece of HTML, without scripts, in which no text of a model can run."""
+
+from html import escape
+
+from palmette.search.result import SearchResult
+from palmette.tree import Node, Tree
+
+_ROW, _COLUMN, _RADIUS, _MARGIN = 15, 46, 5, 14
+_MOST_NODES = 1500
+_PRUNED, _STOPPED, _EDGE, _ELECTED = "#b8b8b8", "#7a7a7a", "#c9c9c9", "#c4560a"
+_GROUND = "background:#fff;color:#222;font:13px system-ui,sans-serif;padding:8px;border-radius:6px"
+
+
+def result_html(result: SearchResult) -> str:
+    """Return the answer, the vote and the tree of one result."""
+    answer = "no answer" if result.answer is None else result.answer
+    verdict = "" if result.outcome is None else f" ({result.outcome.replace('_', ' ')})"
+    cost = (
+        f"{result.strategy} at width {result.width}: {len(result.tree.nodes) - 1:,} steps, {result.tokens:,} tokens, "
+        f"KV {result.mean_kv_tokens:,.0f} tokens mean, {result.peak_kv_tokens:,} peak"
+    )
+    return (
+        f'<div style="{_GROUND}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
+        f'<div style="color:#666">{escape(cost)}</div>{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>'
+    )
+
+
+def tree_svg(tree: Tree, elected: int | None = None) -> str:
+    """Return the tree as SVG, from left to right: full circles by score, hollow ones pruned, the elected path strong.
+
+    Trees of more than 1,500 steps show their oldest ones.
+    """
+    nodes = tree.nodes[: _MOST_NODES + 1]
+    rows = _rows(nodes)
+    path = set() if elected is None else {node.id for node in tree.path(elected)}
+    width = 2 * _MARGIN + _COLUMN * max(node.depth for node in nodes)
+    height = 2 * _MARGIN + _ROW * max(rows.values())
+    place: dict[int, tuple[float, float]] = {
+        node.id: (_MARGIN + _COLUMN * node.depth, _MARGIN + _ROW * rows[node.id]) for node in nodes
+    }
+    shown = sorted(nodes, key=lambda node: node.id in path)
+    edges = "".join(_edge(place, node, node.id in path) for node in shown if node.parent is not None)
+    marks = "".join(_mark(place[node.id], node, node.id in path) for node in shown)
+    return (
+        f'<svg role="img" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" style="max-width:100%" '
+        f'xmlns="http://www.w3.org/2000/svg"><title>Tree of {len(tree.nodes) - 1} steps</title>{edges}{marks}</svg>'
+    )
+
+
+def _rows(nodes: list[Node]) -> dict[int, float]:
+    """Return the row of each node: leaves one below the other in the order of a walk, parents amid their children."""
+    below: dict[int | None, list[int]] = {}
+    for node in nodes:
+        below.setdefault(node.parent, []).append(node.id)
+    rows: dict[int, float] = {}
+    walk, order, leaves = [0], [], 0
+    while walk:
+        current = walk.pop()
+        order.append(current)
+        walk += reversed(below.get(current, []))
+    for current in order:
+        if current not in below:
+            rows[current] = leaves
+            leaves += 1
+    for current in reversed(order):
+        if current in below:
+            children = [rows[child] for child in below[current]]
+            rows[current] = (children[0] + children[-1]) / 2
+    return rows
+
+
+def _edge(place: dict[int, tuple[float, float]], node: Node, is_elected: bool) -> str:
+    assert node.parent is not None
+    (x1, y1), (x2, y2) = place[node.parent], place[node.id]
+    middle = (x1 + x2) / 2
+    look = f'stroke="{_ELECTED}" stroke-width="2.5"' if is_elected else f'stroke="{_EDGE}"'
+    curve = f"M{x1:.0f} {y1:.1f}C{middle:.0f} {y1:.1f} {middle:.0f} {y2:.1f} {x2:.0f} {y2:.1f}"
+    return f'<path d="{curve}" fill="none" {look}/>'
+
+
+def _mark(place: tuple[float, float], node: Node, is_elected: bool) -> str:
+    color = _PRUNED if node.state == "pruned" else _STOPPED if node.state == "stopped" else _color(node.score)
+    fill = "#fff" if node.state == "pruned" else color
+    ring = f' stroke="{_ELECTED}" stroke-width="2"' if is_elected else f' stroke="{color}" stroke-width="1.5"'
+    score = "" if node.score is None else f"{node.score:.3f} "
+    verdict = "" if node.outcome is None else f", {node.outcome.replace('_', ' ')}"
+    told = f"{score}({node.state}{verdict}) {node.text[:300]}" if node.parent is not None else "prompt"
+    x, y = place
+    look = f'fill="{fill}"{ring}><title>{escape(told)}</title>'
+    if node.state != "finished":
+        return f'<circle cx="{x:.0f}" cy="{y:.1f}" r="{_RADIUS}" {look}</circle>'
+    size = 2 * _RADIUS
+    return f'<rect x="{x - _RADIUS:.0f}" y="{y - _RADIUS:.1f}" width="{size}" height="{size}" {look}</rect>'
+
+
+def _color(score: float | None) -> str:
+    """Return blue for 1 and light blue for 0; gray-blue where nothing was scored."""
+    if score is None:
+        return "#5f7f9f"
+    low, high = (198, 219, 239), (8, 81, 156)
+    red, green, blue = (round(a + (b - a) * score) for a, b in zip(low, high, strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}"
