@@ -10,8 +10,7 @@ from palmette import registry
 from palmette.config import Config, check_config, load_config
 from palmette.events import EventLog
 from palmette.memory.meter import Meter
-from palmette.plan.lines import Plan
-from palmette.plan.run_plan import plan_run
+from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
 from palmette.run.parts import Parts, build_parts
 from palmette.run.search import Listener, Progress, make_meter, search_into, search_task
@@ -24,7 +23,7 @@ from palmette.tasks.task import Task
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 
-__all__ = ["Outcome", "Plan", "Progress", "SearchResult", "Searcher", "grade", "load_task", "plan"]
+__all__ = ["MemoryPlan", "Outcome", "Progress", "SearchResult", "Searcher", "grade", "load_task", "plan"]
 
 Part = Any
 """A part by name, or the object itself: a class, an instance or a plain function."""
@@ -203,7 +202,7 @@ def plan(
     config: Config | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     **search: Any,
-) -> Plan:
+) -> MemoryPlan:
     """Return what a search, or training, would hold on which device in which phase; nothing is loaded.
 
     Arguments are those of `Searcher`; `devices` is written like `2x24GiB` or `cpu:24GiB`, by default those of this
@@ -212,7 +211,7 @@ def plan(
     """
     given = {**(settings or {}), **({} if devices is None else {"memory.devices": devices})}
     searcher = Searcher(policy, reward, strategy, config=config, settings=given, **search)
-    return plan_run(searcher.config, train=train, server=server)[1]
+    return plan_config(searcher.config, train=train, server=server)
 
 
 def _format_of(config: Config) -> str:

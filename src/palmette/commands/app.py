@@ -72,16 +72,18 @@ def _fail(message: str, code: int) -> None:
 
 def _usage(error: Any) -> str:
     """Return what is wrong with the flags, with the flag that was most likely meant."""
-    message = str(error.format_message()).rstrip(".?")
-    if error.ctx is None:
+    message = str(error.format_message()).rstrip(".")
+    if error.ctx is None or message.endswith("?"):
         return message
     if type(error).__name__ == "NoSuchOption":
         flags = [flag for parameter in error.ctx.command.params for flag in parameter.opts if flag.startswith("--")]
-        word = nearest(error.option_name.lstrip("-"), _OTHER_WORDS)
-        meant = nearest(error.option_name, flags) or (f"--{_OTHER_WORDS[word]}" if word else None)
+        given = error.option_name.lstrip("-")
+        near = nearest(given, [flag[2:] for flag in flags])
+        word = nearest(given, _OTHER_WORDS)
+        meant = near or (_OTHER_WORDS[word] if word else None)
         message = f"no such option: {error.option_name}"
-        if meant in flags:
-            return f"{message}. Did you mean {meant}?"
+        if f"--{meant}" in flags:
+            return f"{message}. Did you mean --{meant}?"
     return f"{message}. `{error.ctx.command_path} --help` lists what there is"
 
 

@@ -77,31 +77,21 @@ def plan(
 
 def show_plan(config: "Config", *, train: bool, server: str, predict: bool, as_json: bool, page: Path | None) -> None:
     """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
-    from palmette.plan.advice import reason, refusal_of, suggestions
-    from palmette.plan.run_plan import devices_of, plan_run
-    from palmette.report.plan_bars import write_plan_page
-    from palmette.report.plan_table import plan_lines, plan_tables, plan_values
+    from palmette.report.memory_plan import plan_config
 
     predicted, notes = _predicted(config) if predict else ({}, ())
-    job, planned = plan_run(config, train=train, server=server, predicted=predicted)
-    planned = replace(planned, remarks=(*planned.remarks, *notes))
+    planned = plan_config(config, train=train, server=server, predicted=predicted)
+    planned = replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *notes)))
     if page is not None:
-        write_plan_page(planned, page)
-    # What was predicted holds for these settings alone: others are tried by formula.
-    advice = [] if planned.fits else suggestions(replace(job, predicted={}), devices_of(config))
+        planned.write_html(page)
     if as_json:
-        why = None if planned.fits else reason(job, planned)
-        print(json.dumps(plan_values(planned, why, advice), indent=2))
+        print(json.dumps(planned.to_dict(), indent=2))
     else:
-        console = _wide_console()
-        for table in plan_tables(planned, console.width):
-            console.print(table)
-        for line in plan_lines(planned):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        planned.print_to(_wide_console())
         if page is not None:
             print(f"page    {page}")
-    if not planned.fits:
-        raise BudgetError(refusal_of(job, planned, advice))
+    if planned.refusal is not None:
+        raise BudgetError(planned.refusal)
 
 
 def _wide_console() -> "Console":
