@@ -89,7 +89,7 @@ def gone_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], l
 def test_no_tick_s_logits_are_held_beside_the_next_one_s(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    local = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
     watched, seen = gone_before_the_next(local.tree.run)
     monkeypatch.setattr(local.tree, "run", watched)
     prompt = tuple(tokenizer.encode("<bos>1+2\n", add_special_tokens=False))

@@ -37,10 +37,10 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_palmette_and_its_cli_imports_no_torch() -> None:
+def test_importing_palmette_and_its_commands_imports_no_torch() -> None:
     heavy = {"torch", "transformers", "sentence_transformers", "numpy", "sympy"}
-    assert not heavy & loaded_by("import palmette, palmette.cli")
-    assert not heavy & loaded_by("import palmette.console, palmette.zoo.catalog, palmette.report.page")
+    assert not heavy & loaded_by("import palmette, palmette.commands.app")
+    assert not heavy & loaded_by("import palmette.api, palmette.zoo.catalog, palmette.report.page")
 
 
 def test_the_search_parts_import_no_torch() -> None:
