@@ -4,6 +4,7 @@ import pytest
 
 from palmette.config import Config, known_keys, load_config, parse_override
 from palmette.errors import ConfigError
+from palmette.search.strategies.ets import Ets, EtsSettings
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -117,7 +118,10 @@ def test_a_fault_is_told_in_a_line_however_large_the_value(tmp_path: Path) -> No
 
 def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> None:
     def diversity(width: int, given: float | None = None) -> float:
-        return load_config(None, {"search.width": width, "search.lambda_diversity": given}).search.diversity
+        settings = {"search.strategy": "ets", "search.width": width, "search.lambda_diversity": given}
+        strategy = load_config(None, settings).search.build_strategy()
+        assert isinstance(strategy, Ets)
+        return strategy.diversity
 
     assert [diversity(width) for width in (1, 16, 31, 33, 64, 127, 129, 256, 4096)] == [
         1.5, 1.5, 1.5, 1.4, 1.4, 1.4, 1.45, 1.45, 1.45,
@@ -126,14 +130,15 @@ def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> Non
     assert diversity(16, 0.7) == 0.7
 
 
-def test_only_ets_that_values_diversity_groups_steps() -> None:
-    def groups(strategy: str, weight: float | None) -> bool:
+def test_only_ets_that_values_diversity_uses_clusters() -> None:
+    def uses(strategy: str, weight: float | None) -> frozenset[str]:
         overrides = {"search.strategy": strategy, "search.lambda_diversity": weight}
-        return load_config(None, overrides).search.groups_steps
+        return frozenset(load_config(None, overrides).search.build_strategy().uses)
 
-    assert groups("ets", None)
-    assert not groups("ets", 0.0)
-    assert not groups("rebase", 1.5)
+    assert uses("ets", None) == {"scores", "room", "clusters"}
+    assert uses("ets", 0.0) == {"scores", "room"}
+    assert uses("rebase", 1.5) == uses("beam", 1.5) == uses("dvts", 1.5) == {"scores"}
+    assert uses("best_of_n", 1.5) == set()
 
 
 @pytest.mark.parametrize("amount", ["2GiB", "100 MB", 4096])
@@ -149,7 +154,7 @@ def test_a_budget_that_is_none_is_refused(amount: object) -> None:
 
 
 def test_a_budget_that_nobody_would_keep_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kv_budget is kept by strategy 'ets' alone, .*'rebase'"):
+    with pytest.raises(ConfigError, match=r"kv_budget is not kept by strategy 'rebase': set search.strategy to 'ets'"):
         load_config(None, {"search.strategy": "rebase", "search.kv_budget": "1GiB"})
 
 
