@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from palmette.memory.growth import TellsCacheFull
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
@@ -12,7 +13,6 @@ from palmette.backends.local import LocalBackend, context_tokens
 from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
-from palmette.memory.growth import TellsCacheFull
 from palmette.memory.guard import GivesUpCache
 
 Prompt = Callable[[str], tuple[int, ...]]

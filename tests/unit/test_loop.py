@@ -1,17 +1,17 @@
 from collections.abc import Sequence
 
 import pytest
+from palmette.memory.growth import TellsCacheFull
+from palmette.search.strategy import Allocation, Frontier, Strategy
 
 from palmette.backends.backend import Backend, Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError, ConfigError
-from palmette.memory.growth import TellsCacheFull
 from palmette.memory.guard import GivesUpCache
 from palmette.score.scorer import Candidate
 from palmette.search.cluster import Clusterer
 from palmette.search.loop import Growth, Limits, Observer, node_seed, search
 from palmette.search.strategies import best_of_n, ets, rebase
-from palmette.search.strategy import Allocation, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node
 
