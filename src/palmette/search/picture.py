@@ -23,7 +23,8 @@ def result_html(result: SearchResult) -> str:
     )
     return (
         f'<div style="{_GROUND}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
-        f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>'
+        f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>'
+        f"{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>"
     )
 
 
