@@ -118,7 +118,8 @@ def update(knobs: Knobs) -> dict[str, float]:
         if knobs["reclaimed"]:
             reclaim(resident_bytes, least_bytes=2**20)
         prompt, response = tuple(range(100, 100 + PROMPT_TOKENS)), tuple(range(200, 200 + RESPONSE_TOKENS))
-        drawn = [Sample(prompt, response, 1.0)] * ROWS
+        advantages = (1.0,) * RESPONSE_TOKENS
+        drawn = [Sample(prompt, response, advantages)] * ROWS
         tokens = knobs["rows"] * drawn[0].fed_tokens
         if knobs["streamed"]:
             with streamed(reference, MappedWeights(reference)):
@@ -132,7 +133,7 @@ def update(knobs: Knobs) -> dict[str, float]:
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
         learner.apply()
         learner.forget()
-        drawn = [Sample(prompt, response, 1.0, None, None, numbers) for numbers in logprobs]
+        drawn = [Sample(prompt, response, advantages, None, None, numbers) for numbers in logprobs]
         learner.update(drawn, micro_batch_tokens=tokens)
     return {"peak": peak_bytes() or 0, "seconds": time.process_time() - begun}
 

@@ -1,6 +1,7 @@
 """A model streamed layer by layer gives what it gives held whole."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,17 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from palmette.errors import BackendError
+from palmette.errors import BackendError, PalmetteError
 from palmette.memory.offload import layers_of, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights, _ranges
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 
-SAMPLES = [Sample((1, 5), (3, 4, 5), 1.0), Sample((2,), (7,), 1.0), Sample((9, 3, 4), (4, 4), 1.0)]
+SAMPLES = [
+    Sample(prompt, response, (1.0,) * len(response))
+    for prompt, response in [((1, 5), (3, 4, 5)), ((2,), (7,)), ((9, 3, 4), (4, 4))]
+]
 
 
 @pytest.fixture
@@ -62,6 +66,16 @@ def test_log_probabilities_of_responses_are_those_of_full_logits(policy: LlamaFo
             logits = policy(torch.tensor([[*sample.prompt, *sample.response]])).logits[0] / 0.7
         logs = torch.log_softmax(logits, -1)[len(sample.prompt) - 1 :]
         assert numbers == pytest.approx([float(logs[at, token]) for at, token in enumerate(sample.response)], abs=1e-5)
+
+
+def test_log_probabilities_are_at_the_samples_own_temperature_and_of_every_token(policy: LlamaForCausalLM) -> None:
+    cold = [replace(sample, temperature=0.7) for sample in SAMPLES]
+    expected = response_logprobs(policy, SAMPLES, micro_batch_tokens=100, temperature=0.7)
+    assert response_logprobs(policy, cold, micro_batch_tokens=100) == expected
+    masked = [replace(cold[0], mask=(False, True, False)), *cold[1:]]
+    assert response_logprobs(policy, masked, micro_batch_tokens=100) == expected
+    with pytest.raises(PalmetteError, match="ask for them apart"):
+        response_logprobs(policy, [cold[0], SAMPLES[1]], micro_batch_tokens=100)
 
 
 def test_pages_written_to_are_never_dropped(mapped: LlamaForCausalLM) -> None:

@@ -104,7 +104,7 @@ def _wide_console() -> "Console":
 
 def _predicted(config: "Config") -> tuple[dict[str, int], tuple[str, ...]]:
     try:
-        from palmette.plan.predict import predicted_lines
+        from palmette.planner.predict import predicted_lines
     except ImportError as error:
         raise BackendError(f"--predict runs the learner and needs {error.name}: plan without it") from error
     return predicted_lines(config)

@@ -7,7 +7,7 @@ from palmette import registry
 from palmette.backends.backend import Backend
 from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.errors import BudgetError, ConfigError
-from palmette.plan.run_plan import refuse_what_cannot_fit
+from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
 from palmette.search.loop import Limits
 from palmette.tasks.task import Task

@@ -13,7 +13,7 @@ from palmette.errors import RunError
 from palmette.events import Event, EventLog, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
-from palmette.plan.run_plan import expected
+from palmette.planner.run_plan import expected
 from palmette.run.folder import finished_questions
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch

@@ -5,9 +5,12 @@ from html import escape
 from palmette.search.result import SearchResult
 from palmette.tree import Node, Tree
 
-_ROW, _COLUMN, _RADIUS, _MARGIN = 15, 46, 5, 14
+_WIDTH, _HEIGHT, _MARGIN = 840, 420, 14
+_LARGEST_COLUMN, _SMALLEST_COLUMN = 110.0, 18.0
+_LARGEST_ROW, _SMALLEST_ROW = 15.0, 3.0
 _MOST_NODES = 1500
 _PRUNED, _STOPPED, _EDGE, _ELECTED = "#b8b8b8", "#7a7a7a", "#c9c9c9", "#c4560a"
+_LEGEND = "dark: high score; square: finished; hollow: pruned; orange: the branch of the elected answer"
 _GROUND = "background:#fff;color:#222;font:13px system-ui,sans-serif;padding:8px;border-radius:6px"
 
 
@@ -21,7 +24,8 @@ def result_html(result: SearchResult) -> str:
     )
     return (
         f'<div style="{_GROUND}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
-        f'<div style="color:#666">{escape(cost)}</div>{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>'
+        f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>'
+        f"{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>"
     )
 
 
@@ -33,14 +37,18 @@ def tree_svg(tree: Tree, elected: int | None = None) -> str:
     nodes = tree.nodes[: _MOST_NODES + 1]
     rows = _rows(nodes)
     path = set() if elected is None else {node.id for node in tree.path(elected)}
-    width = 2 * _MARGIN + _COLUMN * max(node.depth for node in nodes)
-    height = 2 * _MARGIN + _ROW * max(rows.values())
+    deepest = max(node.depth for node in nodes)
+    column = max(_SMALLEST_COLUMN, min(_LARGEST_COLUMN, _WIDTH / max(1, deepest)))
+    width = 2 * _MARGIN + column * deepest
+    row = max(_SMALLEST_ROW, min(_LARGEST_ROW, _HEIGHT / max(1.0, *rows.values())))
+    radius = min(5.0, 1 + row / 3)
+    height = 2 * _MARGIN + row * max(rows.values())
     place: dict[int, tuple[float, float]] = {
-        node.id: (_MARGIN + _COLUMN * node.depth, _MARGIN + _ROW * rows[node.id]) for node in nodes
+        node.id: (_MARGIN + column * node.depth, _MARGIN + row * rows[node.id]) for node in nodes
     }
     shown = sorted(nodes, key=lambda node: node.id in path)
     edges = "".join(_edge(place, node, node.id in path) for node in shown if node.parent is not None)
-    marks = "".join(_mark(place[node.id], node, node.id in path) for node in shown)
+    marks = "".join(_mark(place[node.id], radius, node, node.id in path) for node in shown)
     return (
         f'<svg role="img" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" style="max-width:100%" '
         f'xmlns="http://www.w3.org/2000/svg"><title>Tree of {len(tree.nodes) - 1} steps</title>{edges}{marks}</svg>'
@@ -78,7 +86,7 @@ def _edge(place: dict[int, tuple[float, float]], node: Node, is_elected: bool) -
     return f'<path d="{curve}" fill="none" {look}/>'
 
 
-def _mark(place: tuple[float, float], node: Node, is_elected: bool) -> str:
+def _mark(place: tuple[float, float], radius: float, node: Node, is_elected: bool) -> str:
     color = _PRUNED if node.state == "pruned" else _STOPPED if node.state == "stopped" else _color(node.score)
     fill = "#fff" if node.state == "pruned" else color
     ring = f' stroke="{_ELECTED}" stroke-width="2"' if is_elected else f' stroke="{color}" stroke-width="1.5"'
@@ -88,9 +96,9 @@ def _mark(place: tuple[float, float], node: Node, is_elected: bool) -> str:
     x, y = place
     look = f'fill="{fill}"{ring}><title>{escape(told)}</title>'
     if node.state != "finished":
-        return f'<circle cx="{x:.0f}" cy="{y:.1f}" r="{_RADIUS}" {look}</circle>'
-    size = 2 * _RADIUS
-    return f'<rect x="{x - _RADIUS:.0f}" y="{y - _RADIUS:.1f}" width="{size}" height="{size}" {look}</rect>'
+        return f'<circle cx="{x:.0f}" cy="{y:.1f}" r="{radius:.1f}" {look}</circle>'
+    corner = f'x="{x - radius:.1f}" y="{y - radius:.1f}"'
+    return f'<rect {corner} width="{2 * radius:.1f}" height="{2 * radius:.1f}" {look}</rect>'
 
 
 def _color(score: float | None) -> str:

@@ -9,9 +9,9 @@ from palmette.engine.limits import (
     pool_tokens,
     scored_tokens,
 )
-from palmette.plan.job import Model, SearchNeeds
-from palmette.plan.lines import Line
-from palmette.plan.shape import quantized_pass_bytes
+from palmette.planner.job import Model, SearchNeeds
+from palmette.planner.lines import Line
+from palmette.planner.shape import quantized_pass_bytes
 
 PROCESS_BYTES = 436 * 2**20
 """Python with torch, transformers and a model's code imported and used once, before any weight. Measured, as the two

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from palmette.plan.devices import Device
+from palmette.planner.devices import Device
 
 Known = Literal["formula", "predicted", "measured", "declared"]
 """Counted from shapes; from the real update under fake tensors; from a run; or given by a setting."""

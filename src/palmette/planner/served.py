@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from palmette.plan.devices import Device
-from palmette.plan.job import Job, Model
-from palmette.plan.lines import DeviceAllocation, Fired, Line, Server, total
-from palmette.plan.place import Placement, fire
-from palmette.plan.search_sizes import (
+from palmette.planner.devices import Device
+from palmette.planner.job import Job, Model
+from palmette.planner.lines import DeviceAllocation, Fired, Line, Server, total
+from palmette.planner.place import Placement, fire
+from palmette.planner.search_sizes import (
     CUDA_CONTEXT_BYTES,
     embedder_lines,
     kv_note,
@@ -14,7 +14,7 @@ from palmette.plan.search_sizes import (
     reward_kv,
     reward_lines,
 )
-from palmette.plan.servers import (
+from palmette.planner.servers import (
     ENGINES,
     POLICY_FRACTION,
     REWARD_FRACTION,
