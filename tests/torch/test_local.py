@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from palmette.memory.growth import TellsCacheFull
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
