@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -190,7 +191,7 @@ def test_rows_of_one_call_end_by_their_own_rules_as_they_do_alone(
     plain = wishes(prompt, copies=10)
     text = "".join(step.text for step in backend(policy, tokenizer).expand(plain)).replace("\n", "")
     often = max(set(text), key=text.count)
-    rules = [{"step_end": "\n"}, {"step_end": often}, {"stop": often}]
+    rules: list[dict[str, Any]] = [{"step_end": "\n"}, {"step_end": often}, {"stop": often}]
 
     def expand(asked: list[Expansion]) -> list[tuple[tuple[int, ...], str, str]]:
         return [(step.tokens, step.text, step.finish) for step in backend(policy, tokenizer).expand(asked)]

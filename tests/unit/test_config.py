@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,6 +218,7 @@ def test_a_strategy_that_is_none_is_told_among_all_other_faults(tmp_path: Path) 
 
 OWN = """
 from pathlib import Path
+from typing import Any
 from pydantic import Field
 from palmette import Strategy, StrategySettings
 
@@ -283,7 +285,7 @@ def test_a_reference_that_is_no_strategy_is_refused(own: str, name: str, said: s
 
 
 def test_a_config_from_elsewhere_is_checked_without_importing_what_it_names(own: str, tmp_path: Path) -> None:
-    values = {
+    values: dict[str, dict[str, Any]] = {
         "policy": {"model": f"{own}:policy"},
         "reward": {"model": f"{own}:reward"},
         "task": {"name": f"{own}:task", "judge": f"{own}:judge"},

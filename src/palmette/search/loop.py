@@ -1,10 +1,11 @@
 """The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Integral
+from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
 from palmette.config import Aggregate
@@ -88,7 +89,7 @@ def search(
     aggregate: Aggregate,
     observer: Observer,
     clusterer: Clusterer | None = None,
-) -> Iterator[Growth]:
+) -> Generator[Growth, None, None]:
     """Grow a tree for every question; yield each one that will not grow any more, as soon as it does not.
 
     A new question starts as soon as another has finished. However the loop ends, the backend is left with none of its
@@ -251,7 +252,7 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
 
 def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
     """Return what the strategy gives to whom, without zeros. Raises ConfigError where it breaks its contract."""
-    children = strategy.allocate(frontier, width, room)
+    children: Any = strategy.allocate(frontier, width, room)  # A user's own code may return anything.
     if not isinstance(children, Mapping):
         raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
     leaves = set(frontier.leaves)
