@@ -114,7 +114,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_planning_imports_no_model_library() -> None:
     code = (
         "import sys; sys.argv = ['palmette', 'plan', '--devices', '2x24GiB', '--train']\n"
-        "from palmette.cli import main\n"
+        "from palmette.commands.app import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'sentence_transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"

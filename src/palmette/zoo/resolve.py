@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 from palmette.errors import BackendError, ConfigError
-from palmette.units import nearest
+from palmette.units import nearest, one_line
 from palmette.zoo.catalog import ENTRIES, Entry
 from palmette.zoo.converted import converted_folder
-from palmette.zoo.foreign import one_line
 
 # What a transformers folder needs. Weights saved as pickles and modeling code are not even downloaded.
 _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -28,7 +27,8 @@ def fetch(hub_id: str) -> str:
     except LocalEntryNotFoundError as error:
         raise BackendError(f"cannot reach hub for {hub_id}; give a local folder") from error
     except Exception as error:
-        raise BackendError(f"cannot fetch {hub_id} from the hub: {one_line(error)}") from error
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        raise BackendError(f"cannot fetch {hub_id} from the hub: {told}") from error
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
