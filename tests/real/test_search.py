@@ -1,11 +1,9 @@
 """Whole searches with the shipped seedlings, through the command line as users run it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +61,41 @@ def test_another_seed_gives_other_trees(tmp_path: Path, whole: tuple[Path, dict[
     assert trees(tmp_path / "run")[first] != trees(whole[0])[first]
 
 
-def begun(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the same search and come back as soon as its first question is finished."""
-    one_by_one = ["--set", "search.questions_in_flight=2"]
-    process = subprocess.Popen([*SEARCH, *SMALL, *one_by_one, "--out", str(folder)], stderr=subprocess.PIPE)
-    while process.poll() is None:
-        if (folder / FILE_NAME).exists() and b'"question_finished"' in (folder / FILE_NAME).read_bytes():
-            return process
-        time.sleep(0.005)  # Waits for the file, not for a time: the loop ends with the process at the latest.
-    raise AssertionError("the search ended before it could be stopped")
+# The command itself, which says when the first question's answer is written and then waits for a line: it cannot end
+# before the test has done what it wants to do in the middle of a run. A shell that starts tests in the background lets
+# them inherit an ignored SIGINT, a terminal does not.
+PAUSING = """
+import signal, sys
+from palmette.cli import main
+from palmette.events import EventLog, QuestionFinished
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+write = EventLog.write
+
+def write_and_wait(log, event):
+    write(log, event)
+    if isinstance(event, QuestionFinished):
+        print("one is finished", flush=True)
+        sys.stdin.readline()
+
+EventLog.write = write_and_wait
+main()
+"""
+
+
+def paused(folder: Path) -> "subprocess.Popen[bytes]":
+    """Start the same search, two questions at a time; return it where it waits with one question finished."""
+    arguments = ["search", *SMALL, "--set", "search.questions_in_flight=2", "--out", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PAUSING, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout and process.stderr
+    if not any(line == b"one is finished\n" for line in process.stdout):
+        raise AssertionError(process.stderr.read().decode())
+    return process
 
 
 def finished(folder: Path) -> list[str]:
@@ -83,13 +107,15 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]], stop: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    process = begun(folder)
-    os.kill(process.pid, stop)
-    _, said = process.communicate()
+    with paused(folder) as process:
+        process.send_signal(stop)
+        _, said = process.communicate()
     if stop == signal.SIGINT:
         assert b"continue with: palmette search --resume" in said
+    else:
+        assert process.returncode == -stop
     done_before = finished(folder)
-    assert 1 <= len(done_before) < 6
+    assert len(done_before) == 1
     values = searched("--resume", str(folder))
     assert finished(folder)[: len(done_before)] == done_before
     assert sorted(finished(folder)) == sorted(set(finished(folder)))
@@ -101,10 +127,9 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
 
 def test_a_second_process_is_refused_while_the_first_works(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = begun(folder)
-    second = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
-    first.kill()
-    first.communicate()
+    with paused(folder) as first:
+        second = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
+        first.kill()
     assert second.returncode == 1
     assert "is being written by another process" in second.stderr
 
