@@ -70,7 +70,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [("rebase-<img src=x onerror=window.pwned=6>", "rebase", 3), ("bon", "best_of_n", 3)]
     runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
     asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
-    return write_page(compare(runs, lambda config: Referee(MathJudge(5), asked)), folder / "report.html")
+    return write_page(compare(runs, lambda config: Referee(MathJudge(3600), asked)), folder / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) ->
 def test_a_run_that_has_finished_nothing_yet_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
-    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(5), [])), tmp_path / "report.html")
+    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(3600), [])), tmp_path / "report.html")
     with shown(browser, path, SIZES[0]) as page:
         assert text(page, "title") == "best_of_n at width 16"
         assert page.evaluate('document.getElementById("explorer").hidden') is True
@@ -225,7 +225,7 @@ def test_keys_show_a_tall_tree_nearer_and_whole_again(browser: Browser, tmp_path
         log.write(QuestionStarted("a", "2+2", "4", 10, "d"))
         log.write(WaveDone("a", 0, leaves, {}, 330, 1120))
         log.write(QuestionFinished("a", chosen, {"correct": 80}, 320, 330.0, 330, 1120, 1))
-    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(5), [])), tmp_path / "report.html")
+    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(3600), [])), tmp_path / "report.html")
     with shown(browser, path, SIZES[0]) as page:
         focus(page, "view")
         heights = [page.evaluate("view.rowHeight / view.fitted")]

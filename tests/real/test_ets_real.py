@@ -27,7 +27,7 @@ finally:
 
 def palmette(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LOADED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
 def search(cwd: Path, name: str, *arguments: str) -> list[Any]:

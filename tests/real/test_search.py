@@ -12,7 +12,8 @@ import pytest
 from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
 
 SEARCH = [sys.executable, "-m", "palmette", "search"]
-SMALL = ["--questions", "6", "--width", "4", "--seed", "3"]
+UNHURRIED = ["--set", "task.verify_seconds=3600"]  # An answer that takes long to judge on a busy machine is judged.
+SMALL = ["--questions", "6", "--width", "4", "--seed", "3", *UNHURRIED]
 
 
 def searched(*arguments: str) -> dict[str, Any]:
@@ -167,7 +168,7 @@ main()
 
 @pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase"])
 def test_strategies_that_go_by_scores_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
-    same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2"]
+    same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2", *UNHURRIED]
     narrow = ["--set", "policy.batch_rows=5", "--set", "reward.batch_rows=3", "--set", "search.questions_in_flight=2"]
     values = searched(*same, "--out", str(tmp_path / "wide"))
     again = searched(*same, *narrow, "--out", str(tmp_path / "narrow"))

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 SWEEP = [sys.executable, "-m", "palmette", "sweep"]
-GRID = ["--strategies", "best_of_n,rebase", "--widths", "2,3", "--seeds", "0", "--set", "task.questions=2"]
+GRID = [
+    "--strategies", "best_of_n,rebase", "--widths", "2,3", "--seeds", "0", "--set", "task.questions=2",
+    "--set", "task.verify_seconds=3600",
+]  # fmt: skip
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":

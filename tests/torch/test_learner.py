@@ -89,18 +89,25 @@ def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM) -> Non
 
 
 @pytest.mark.parametrize("tokens", [14, 30, 64])
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
-def test_micro_batches_change_no_weight(policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float) -> None:
+@pytest.mark.parametrize(("dtype", "atol", "rel"), [(torch.float64, 1e-10, 1e-12), (torch.float32, 1e-6, 1e-5)])
+def test_micro_batches_change_no_weight(
+    policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float, rel: float
+) -> None:
     whole, one = updated(policy, dtype=dtype)
     cut, many = updated(policy, dtype=dtype, tokens=tokens)
     assert one.pieces == 1 < many.pieces
     assert_same(cut, whole, atol)
-    assert one.loss == pytest.approx(many.loss, rel=atol) and one.entropy == pytest.approx(many.entropy, rel=atol)
+    assert one.loss == pytest.approx(many.loss, rel=rel) and one.entropy == pytest.approx(many.entropy, rel=rel)
 
 
-@pytest.mark.parametrize("savings", [Savings(checkpointing=True), Savings(host_activations=True, host_optimizer=True)])
-def test_savings_change_no_weight(policy: LlamaForCausalLM, savings: Savings) -> None:
-    assert_same(updated(policy, savings=savings, tokens=40)[0], updated(policy)[0], 1e-10)
+def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForCausalLM) -> None:
+    model = train_all(copy.deepcopy(policy).double())
+    passes: list[bool] = []
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: passes.append(True))
+    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9, savings=Savings(checkpointing=True))
+    result = learner.update(drawn(12, 21), micro_batch_tokens=40)
+    assert len(passes) == 2 * result.pieces > 2
+    assert_same(model, updated(policy)[0], 1e-10)
 
 
 def halving(failed: list[int]) -> Callable[..., list[torch.Tensor]]:
