@@ -1,6 +1,7 @@
 """Whole searches with the shipped seedlings, through the command line as users run it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,17 +11,22 @@ from typing import Any
 import pytest
 
 from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
+from tests.command import Command, palmette
 
-SEARCH = [sys.executable, "-m", "palmette", "search"]
+pytestmark = pytest.mark.xdist_group("search")  # They share a search that is run once.
+
 UNHURRIED = ["--set", "task.verify_seconds=3600"]  # An answer that takes long to judge on a busy machine is judged.
 SMALL = ["--questions", "6", "--width", "4", "--seed", "3", *UNHURRIED]
 
 
-def searched(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run([*SEARCH, "--json", *arguments], capture_output=True, text=True, check=False)
+def values_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     values: dict[str, Any] = json.loads(done.stdout)
     return values
+
+
+def searched(*arguments: str) -> dict[str, Any]:
+    return values_of(palmette("search", "--json", *arguments))
 
 
 def trees(folder: Path) -> dict[str, list[tuple[int, int, tuple[int, ...], bool]]]:
@@ -35,8 +41,11 @@ def trees(folder: Path) -> dict[str, list[tuple[int, int, tuple[int, ...], bool]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Search as users do: from nothing, and with more than one thread."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return folder, searched(*SMALL, "--out", str(folder))
+    command = [sys.executable, "-m", "palmette", "search", "--json", *SMALL, "--out", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    return folder, values_of(subprocess.run(command, env=environment, capture_output=True, text=True, check=False))
 
 
 def test_a_run_says_what_it_found_and_leaves_a_report(whole: tuple[Path, dict[str, Any]]) -> None:
@@ -62,41 +71,7 @@ def test_another_seed_gives_other_trees(tmp_path: Path, whole: tuple[Path, dict[
     assert trees(tmp_path / "run")[first] != trees(whole[0])[first]
 
 
-# The command itself, which says when the first question's answer is written and then waits for a line: it cannot end
-# before the test has done what it wants to do in the middle of a run. A shell that starts tests in the background lets
-# them inherit an ignored SIGINT, a terminal does not.
-PAUSING = """
-import signal, sys
-from palmette.cli import main
-from palmette.events import EventLog, QuestionFinished
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-write = EventLog.write
-
-def write_and_wait(log, event):
-    write(log, event)
-    if isinstance(event, QuestionFinished):
-        print("one is finished", flush=True)
-        sys.stdin.readline()
-
-EventLog.write = write_and_wait
-main()
-"""
-
-
-def paused(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the same search, two questions at a time; return it where it waits with one question finished."""
-    arguments = ["search", *SMALL, "--set", "search.questions_in_flight=2", "--out", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PAUSING, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout and process.stderr
-    if not any(line == b"one is finished\n" for line in process.stdout):
-        raise AssertionError(process.stderr.read().decode())
-    return process
+TWO_AT_A_TIME = ["--set", "search.questions_in_flight=2"]
 
 
 def finished(folder: Path) -> list[str]:
@@ -108,13 +83,14 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]], stop: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    with paused(folder) as process:
-        process.send_signal(stop)
-        _, said = process.communicate()
+    with Command("search", *SMALL, *TWO_AT_A_TIME, "--out", str(folder), pauses=True) as command:
+        command.wait_for_pause()
+        command.send_signal(stop)
+        done = command.end()
     if stop == signal.SIGINT:
-        assert b"continue with: palmette search --resume" in said
+        assert done.returncode == 130 and f"continue with: palmette search --resume {folder}" in done.stderr
     else:
-        assert process.returncode == -stop
+        assert done.returncode == -stop
     done_before = finished(folder)
     assert len(done_before) == 1
     values = searched("--resume", str(folder))
@@ -128,9 +104,9 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
 
 def test_a_second_process_is_refused_while_the_first_works(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with paused(folder) as first:
-        second = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
-        first.kill()
+    with Command("search", *SMALL, *TWO_AT_A_TIME, "--out", str(folder), pauses=True) as first:
+        first.wait_for_pause()
+        second = palmette("search", "--resume", str(folder))
     assert second.returncode == 1
     assert "is being written by another process" in second.stderr
 
@@ -141,7 +117,7 @@ def test_damage_in_the_middle_is_named_and_nothing_is_overwritten(
     lines = (whole[0] / FILE_NAME).read_bytes().splitlines(keepends=True)
     lines[2] = b"{]\n"
     (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
-    done = subprocess.run([*SEARCH, "--resume", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = palmette("search", "--resume", str(tmp_path))
     assert done.returncode == 1
     assert "line 3: damaged" in done.stderr
     assert (tmp_path / FILE_NAME).read_bytes() == b"".join(lines)
@@ -151,15 +127,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]]
 ) -> None:
     folder = tmp_path / "run"
-    code = f"""
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
-from palmette.cli import main
-sys.argv = ["palmette", "search", *{SMALL!r}, "--out", {str(folder)!r}]
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = palmette("search", *SMALL, "--out", str(folder), file_bytes=8_000)
     assert done.returncode == 1, done.stderr
     assert "Finished questions are kept" in done.stderr
     assert "Traceback" not in done.stderr
@@ -199,8 +167,7 @@ def test_a_question_that_cannot_be_asked_is_refused_before_the_run_begins(
     tmp_path: Path, content: str, said: str
 ) -> None:
     task = rows(tmp_path / "task.jsonl", "1+1", content, "2+2")
-    arguments = [*SEARCH, "--task", str(task), "--width", "2", "--out", str(tmp_path / "run")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = palmette("search", "--task", str(task), "--width", "2", "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     assert said in done.stderr
     assert not (tmp_path / "run").exists()
@@ -215,15 +182,15 @@ def test_a_task_that_changed_in_any_message_is_not_resumed(tmp_path: Path) -> No
     chat("one")
     searched("--task", str(tmp_path / "task.jsonl"), "--width", "1", "--out", str(folder))
     chat("two")
-    done = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    done = palmette("search", "--resume", str(folder))
     assert done.returncode == 1
     assert "the task has changed" in done.stderr
 
 
 def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path) -> None:
     rows(tmp_path / "task.jsonl", "1+1")
-    here = [*SEARCH, "--json", "--task", "task.jsonl", "--width", "1", "--out", "run"]
-    subprocess.run(here, cwd=tmp_path, capture_output=True, check=True)
+    done = palmette("search", "--task", "task.jsonl", "--width", "1", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert searched("--resume", str(tmp_path / "run"))["results"]["questions"] == 1
 
 
@@ -252,8 +219,7 @@ def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> Non
     from palmette.zoo.resolve import resolve
 
     def failed(model: Path) -> tuple[int, str]:
-        arguments = ["--policy", str(model), "--out", str(tmp_path / "run"), "--questions", "1"]
-        done = subprocess.run([*SEARCH, *arguments], capture_output=True, text=True, check=False)
+        done = palmette("search", "--policy", str(model), "--out", str(tmp_path / "run"), "--questions", "1")
         (line,) = [line for line in done.stderr.splitlines() if line.startswith("palmette: ")]
         return done.returncode, line
 
@@ -269,12 +235,3 @@ def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> Non
     code, line = failed(copy)
     assert code == 4
     assert "model.safetensors is damaged" in line
-
-
-def test_the_real_model_answers_generated_questions(tmp_path: Path) -> None:
-    values = searched(
-        "--policy", "smollm2-135m", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
-        "--set", "search.total_tokens=24", "--out", str(tmp_path / "run"),
-    )  # fmt: skip
-    assert values["results"]["questions"] == 1
-    assert values["results"]["generated_tokens"] > 0
