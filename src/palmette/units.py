@@ -47,6 +47,11 @@ def format_count(count: float) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"
 
 
+def count_of(count: int, one: str, many: str | None = None) -> str:
+    """Print a count with its noun: `1 token`, `2,048 tokens`. `many` is the plural of a noun that takes no plain s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def format_seconds(seconds: float) -> str:
     """Print a duration as `8.4 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 60:
@@ -61,3 +66,8 @@ def one_line(text: str, longest: int = 1000) -> str:
     """Return a text without line breaks and control characters, cut: what it names cannot draw on a terminal."""
     cut = text if len(text) <= longest else f"{text[: longest - 3]}..."
     return "".join(character if character.isprintable() else " " for character in cut)
+
+
+def describe_error(error: BaseException, longest: int = 200) -> str:
+    """Return an error's type and message on one line, cut to so many characters."""
+    return one_line(" ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":"), longest)

@@ -21,15 +21,15 @@ def test_every_text_is_in_one_batch() -> None:
 
 
 def test_blocks_mapped_for_a_while_are_mapped_afterwards_as_they_were_before() -> None:
-    before = list(mappings._told)
+    before = list(mappings._threshold_bytes)
     try:
-        mappings._told.clear()
+        mappings._threshold_bytes.clear()
         with mapped_blocks():
-            assert mappings._told == [LARGE_BYTES]
-        assert mappings._told == [ADAPTED_BYTES]
+            assert mappings._threshold_bytes == [LARGE_BYTES]
+        assert mappings._threshold_bytes == [ADAPTED_BYTES]
         map_large_blocks(2**20)
         with mapped_blocks():
-            assert mappings._told == [LARGE_BYTES]
-        assert mappings._told == [2**20]
+            assert mappings._threshold_bytes == [LARGE_BYTES]
+        assert mappings._threshold_bytes == [2**20]
     finally:
         map_large_blocks(before[0] if before else ADAPTED_BYTES)

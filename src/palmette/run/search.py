@@ -18,7 +18,7 @@ from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
-from palmette.plan.run_plan import expected, refuse_what_cannot_fit
+from palmette.plan.run_plan import planned_memory, refuse_what_cannot_fit
 from palmette.run.watch import Watch
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Embedder, Scorer
@@ -225,11 +225,11 @@ def _search(log: EventLog, config: Config, parts: Parts, done: set[str], progres
 
 
 def _meter(config: Config, device: str = "cpu") -> Meter:
-    planned = expected(config)
+    planned = planned_memory(config)
     return Meter(
         device,
         sample_seconds=config.memory.sample_seconds,
-        planned_bytes=planned.planned_bytes,
+        planned_bytes=planned.by_phase,
         limit_bytes=planned.limit_bytes,
     )
 
@@ -261,9 +261,10 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
         return None
     from palmette.score.scorers.head import PrmScorer
     from palmette.score.scorers.likelihood import LikelihoodScorer
-    from palmette.zoo.load import load_judge, load_reward
+    from palmette.zoo.load import load_likelihood_model, load_reward
 
-    load, scorer = (load_judge, LikelihoodScorer) if settings.score == "likelihood" else (load_reward, PrmScorer)
+    by_likelihood = settings.score == "likelihood"
+    load, scorer = (load_likelihood_model, LikelihoodScorer) if by_likelihood else (load_reward, PrmScorer)
     model, tokenizer = load(settings.model, **_loading(settings))
     kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
     return scorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)

@@ -58,7 +58,7 @@ class Watch:
             freeze: CacheFull | None = getattr(part, "freeze", None)
             if freeze is not None and freeze is not self._freezes.get(role):
                 self._freezes[role] = freeze
-                self._meter.tell(_retry(f"{role} cache", freeze, read_device(self._meter.device)))
+                self._meter.record(_retry(f"{role} cache", freeze, read_device(self._meter.device)))
 
     def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
@@ -68,7 +68,7 @@ class Watch:
             name,
             unit=unit,
             reclaim_least=parse_bytes(self._settings.reclaim_least),
-            spare=self._give_up_caches,
+            free_caches=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
             planned_bytes=self._meter.planned_bytes.get(phase),
         ).run
