@@ -18,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from palmette.config import Config, load_config
 from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError, RunError, StoppedError
 from palmette.events import FILE_NAME, read_events
-from palmette.plan.advice import reason, refusal_of, suggestions
-from palmette.plan.run_plan import devices_of, plan_run
+from palmette.planner.advice import reason, refusal_of, suggestions
+from palmette.planner.run_plan import devices_of, plan_run
 from palmette.report.compare import compare
 from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
 from palmette.report.page import write_page
@@ -249,7 +249,7 @@ def _wide_console() -> Console:
 
 def _predicted(config: Config) -> tuple[dict[str, int], tuple[str, ...]]:
     try:
-        from palmette.plan.predict import predicted_lines
+        from palmette.planner.predict import predicted_lines
     except ImportError as error:
         raise BackendError(f"--predict runs the learner and needs {error.name}: plan without it") from error
     return predicted_lines(config)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from palmette.plan.job import Model, UpdateNeeds
-from palmette.plan.predict import largest_update
-from palmette.plan.shape import read_shape
-from palmette.plan.update_sizes import adapter_line, optimizer_line, update_lines
+from palmette.planner.job import Model, UpdateNeeds
+from palmette.planner.predict import largest_update
+from palmette.planner.shape import read_shape
+from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
 from palmette.train.fake_update import predict_update
 
 SMALL: dict[str, Any] = {

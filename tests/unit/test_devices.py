@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import ConfigError
-from palmette.plan.devices import Device, detect_host, host_of, parse_devices
+from palmette.planner.devices import Device, detect_host, host_of, parse_devices
 
 GIB = 2**30
 

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from palmette.errors import RunError
-from palmette.plan.lines import DevicePlan, Phase, Plan
+from palmette.planner.lines import DevicePlan, Phase, Plan
 from palmette.units import format_bytes
 
 _COLORS = {

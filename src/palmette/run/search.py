@@ -18,7 +18,7 @@ from palmette.errors import BudgetError, ConfigError, RunError
 from palmette.events import FILE_NAME, EventLog, QuestionFinished, QuestionStarted, RunStarted, Session, read_events
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
-from palmette.plan.run_plan import planned_memory, refuse_what_cannot_fit
+from palmette.planner.run_plan import planned_memory, refuse_what_cannot_fit
 from palmette.run.watch import Watch
 from palmette.score.judge import GymJudge, Judge, MathJudge
 from palmette.score.scorer import Embedder, Scorer

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from palmette.plan.devices import Device
-from palmette.plan.in_process import allocate_in_process
-from palmette.plan.job import Job
-from palmette.plan.lines import (
+from palmette.planner.devices import Device
+from palmette.planner.in_process import allocate_in_process
+from palmette.planner.job import Job
+from palmette.planner.lines import (
     HEAP_SHARE,
     MARGIN_SHARE,
     AppliedRule,
@@ -19,11 +19,11 @@ from palmette.plan.lines import (
     Server,
     total,
 )
-from palmette.plan.place import Placement, apply_rule, place
-from palmette.plan.search_sizes import CUDA_CONTEXT_BYTES
-from palmette.plan.served import allocate_served
-from palmette.plan.servers import ENGINES
-from palmette.plan.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
+from palmette.planner.place import Placement, apply_rule, place
+from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
+from palmette.planner.served import allocate_served
+from palmette.planner.servers import ENGINES
+from palmette.planner.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
 from palmette.units import count_of, format_bytes
 
 

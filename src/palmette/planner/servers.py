@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from palmette.plan.devices import Device
-from palmette.plan.job import Model, SearchNeeds
-from palmette.plan.lines import Line, Server
-from palmette.plan.search_sizes import CUDA_CONTEXT_BYTES
+from palmette.planner.devices import Device
+from palmette.planner.job import Model, SearchNeeds
+from palmette.planner.lines import Line, Server
+from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
 from palmette.units import count_of
 
 ENGINES = ("sglang", "vllm")

@@ -1,10 +1,10 @@
 """What a search holds on each device where all models run inside this process."""
 
-from palmette.plan.devices import Device
-from palmette.plan.job import Job
-from palmette.plan.lines import DeviceAllocation, Line
-from palmette.plan.place import Placement
-from palmette.plan.search_sizes import (
+from palmette.planner.devices import Device
+from palmette.planner.job import Job
+from palmette.planner.lines import DeviceAllocation, Line
+from palmette.planner.place import Placement
+from palmette.planner.search_sizes import (
     CUDA_CONTEXT_BYTES,
     embedder_lines,
     policy_kv,

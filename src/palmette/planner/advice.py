@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import islice
 
 from palmette.errors import ConfigError
-from palmette.plan.devices import Device, parse_devices, written_size
-from palmette.plan.job import Job, Model
-from palmette.plan.lines import BudgetFault, Line, Phase, Plan
-from palmette.plan.plan import plan_job
-from palmette.plan.search_sizes import kv_note
+from palmette.planner.devices import Device, parse_devices, written_size
+from palmette.planner.job import Job, Model
+from palmette.planner.lines import BudgetFault, Line, Phase, Plan
+from palmette.planner.plan import plan_job
+from palmette.planner.search_sizes import kv_note
 from palmette.units import format_bytes
 
 _MIB, _GIB = 2**20, 2**30

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from palmette.plan.job import Model, UpdateNeeds
-from palmette.plan.lines import Line, total
-from palmette.plan.shape import DTYPE_BYTES, FLOAT_BYTES
+from palmette.planner.job import Model, UpdateNeeds
+from palmette.planner.lines import Line, total
+from palmette.planner.shape import DTYPE_BYTES, FLOAT_BYTES
 from palmette.train.limits import BLOCK_BYTES, CHUNK_BYTES
 from palmette.units import count_of
 

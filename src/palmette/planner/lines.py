@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from palmette.plan.devices import Device
+from palmette.planner.devices import Device
 
 Basis = Literal["formula", "predicted", "measured", "declared"]
 """How a number was found: from model shapes, from the update on fake tensors, from a measured run, from a setting."""

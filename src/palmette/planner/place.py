@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from palmette.errors import ConfigError
-from palmette.plan.devices import Device, host_of
-from palmette.plan.job import Job
-from palmette.plan.lines import AppliedRule
+from palmette.planner.devices import Device, host_of
+from palmette.planner.job import Job
+from palmette.planner.lines import AppliedRule
 
 ETS_README = "ETS release, README.md, 'ETS Scripts' (github.com/SqueezeAILab/ETS)"
 ETS_REWARD = "ETS release, scripts/run_reward.sh (github.com/SqueezeAILab/ETS)"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from palmette.plan.shape import DTYPE_BYTES, ModelShape, quantized_bytes
+from palmette.planner.shape import DTYPE_BYTES, ModelShape, quantized_bytes
 
 
 @dataclass(frozen=True)

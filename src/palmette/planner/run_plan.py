@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
-from palmette.plan.advice import refusal
-from palmette.plan.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
-from palmette.plan.find_shape import adapter_bytes, find_shape
-from palmette.plan.job import Job, Model, SearchNeeds, UpdateNeeds
-from palmette.plan.lines import Plan
-from palmette.plan.plan import plan_job
+from palmette.planner.advice import refusal
+from palmette.planner.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
+from palmette.planner.find_shape import adapter_bytes, find_shape
+from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
+from palmette.planner.lines import Plan
+from palmette.planner.plan import plan_job
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 

@@ -11,9 +11,9 @@ from palmette.engine.limits import (
     pool_tokens,
     scored_tokens,
 )
-from palmette.plan.job import Model, SearchNeeds
-from palmette.plan.lines import Line
-from palmette.plan.shape import FLOAT_BYTES, quantized_pass_bytes
+from palmette.planner.job import Model, SearchNeeds
+from palmette.planner.lines import Line
+from palmette.planner.shape import FLOAT_BYTES, quantized_pass_bytes
 from palmette.units import count_of
 
 PROCESS_BYTES = 436 * 2**20

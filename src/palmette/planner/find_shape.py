@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import ConfigError
-from palmette.plan.shape import ModelShape, read_shape
+from palmette.planner.shape import ModelShape, read_shape
 from palmette.zoo.catalog import ENTRIES
 from palmette.zoo.folder import read_json
 from palmette.zoo.names import is_plausible_hub_id, likely_meant
@@ -17,7 +17,7 @@ from palmette.zoo.names import is_plausible_hub_id, likely_meant
 @cache
 def known_configs() -> dict[str, dict[str, Any]]:
     """Return the config values of public models by lowercase hub id; a fine-tune has those of its base model."""
-    entries = json.loads(files("palmette.plan").joinpath("known.json").read_text(encoding="utf-8"))
+    entries = json.loads(files("palmette.planner").joinpath("known.json").read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
         values = {key: value for key, value in entry.items() if key != "names"}

@@ -1,10 +1,10 @@
 """What a search holds on each device where its models run in servers, and how to start these servers."""
 
-from palmette.plan.devices import Device
-from palmette.plan.job import Job, Model
-from palmette.plan.lines import AppliedRule, DeviceAllocation, Line, Server, total
-from palmette.plan.place import Placement, apply_rule
-from palmette.plan.search_sizes import (
+from palmette.planner.devices import Device
+from palmette.planner.job import Job, Model
+from palmette.planner.lines import AppliedRule, DeviceAllocation, Line, Server, total
+from palmette.planner.place import Placement, apply_rule
+from palmette.planner.search_sizes import (
     CUDA_CONTEXT_BYTES,
     embedder_lines,
     kv_note,
@@ -12,7 +12,7 @@ from palmette.plan.search_sizes import (
     reward_kv,
     reward_lines,
 )
-from palmette.plan.servers import (
+from palmette.planner.servers import (
     ENGINES,
     POLICY_FRACTION,
     REWARD_FRACTION,
