@@ -123,7 +123,8 @@ def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name",
     ["Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B", "Qwen/Qwen2.5-8B", "Qwen/Qwen2-7B", "Qwen2.5-VL-7B",
-     "google/gemma-2-9b-pt", "google/gemma-3-4b-it", "meta-llama/Llama-3.4-8B", "mistralai/Mistral-7B-v0.4", "unsloth/Qwen2.5-7B"],
+     "google/gemma-2-9b-pt", "google/gemma-3-4b-it", "meta-llama/Llama-3.4-8B", "mistralai/Mistral-7B-v0.4",
+     "unsloth/Qwen2.5-7B"],
 )  # fmt: skip
 def test_another_model_is_never_taken_for_a_misspelling(name: str) -> None:
     with pytest.raises(ConfigError, match="is not known") as caught:

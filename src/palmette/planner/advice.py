@@ -86,8 +86,10 @@ def _larger_kv_budgets(job: Job, devices: Sequence[Device], faults: Sequence[Bud
     search, parts = job.search, []
     for fault in faults:
         mib = math.ceil(fault.needed_bytes / _MIB)
-        field = "kv_budget_bytes" if fault.setting == "search.kv_budget" else "reward_kv_budget_bytes"
-        search = replace(search, **{field: mib * _MIB})
+        if fault.setting == "search.kv_budget":
+            search = replace(search, kv_budget_bytes=mib * _MIB)
+        else:
+            search = replace(search, reward_kv_budget_bytes=mib * _MIB)
         parts.append(f"{fault.setting} {mib}MiB")
     raised = replace(job, search=search)
     if not _fits(raised, devices):

@@ -70,8 +70,7 @@ def load_reward(
     folder = _local_folder(name, "reward")
     model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, quantize, device)
     if model.config.num_labels != 1:
-        labels = count_of(model.config.num_labels, "label")
-        raise BackendError(f"{name} cannot serve as reward: it gives {labels} per token, not 1")
+        raise BackendError(f"{name} cannot serve as reward: it gives {model.config.num_labels} labels per token, not 1")
     return model, tokenizer
 
 

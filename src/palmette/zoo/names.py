@@ -7,7 +7,7 @@ _HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w](?:[\w.-]*[\w])?", re.ASCII)
 _LONGEST_HUB_ID = 96
 _WORD = re.compile(r"[a-z0-9]+")
 _SHORT_WORD = 3
-_LONG_WORD = 6
+_LONG_WORD = 8
 
 
 def is_plausible_hub_id(name: str) -> bool:
@@ -21,7 +21,7 @@ def likely_meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that differs from this one by a typing mistake, None where none does.
 
     Names that differ only in case or punctuation count as a mistake. Otherwise one word may differ, by one character,
-    or by two in a word of six or more. Digits must be the same, and so must short words, since these tell models
+    or by two in a word of eight or more. Digits must be the same, and so must short words, since these tell models
     apart: 7B from 8B, 2.5 from 3, `it` from `pt`.
     """
     typed = _WORD.findall(name.lower())
