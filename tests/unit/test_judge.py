@@ -13,7 +13,8 @@ from palmette.score.worker import is_harmless
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question
 
-GYM = GymJudge(seconds=20)
+PATIENT = 3600.0
+GYM = GymJudge(PATIENT)
 
 
 def outcome_of(judge: Judge, question: Question, answer: str | None) -> str | None:
@@ -21,7 +22,7 @@ def outcome_of(judge: Judge, question: Question, answer: str | None) -> str | No
 
 
 def test_math_answers_are_checked_against_the_final_answer_of_a_worked_reference() -> None:
-    judge = MathJudge(seconds=5)
+    judge = MathJudge(PATIENT)
     question = Question("q", ({"role": "user", "content": "?"},), "9 + 9 = 18\n#### 18")
     assert judge.extract("3+4=7\n7*2=14") == "14"
     assert outcome_of(judge, question, "18.0") == "correct"
@@ -33,7 +34,7 @@ def test_math_answers_are_checked_against_the_final_answer_of_a_worked_reference
 
 def test_without_a_reference_there_is_no_verdict() -> None:
     question = Question("q", ({"role": "user", "content": "?"},))
-    assert MathJudge(seconds=5).verdict(question, "so 18", "18") == Verdict(None, None)
+    assert MathJudge(PATIENT).verdict(question, "so 18", "18") == Verdict(None, None)
 
 
 ASKED = Question("q7", ({"role": "user", "content": "?"},), "a reference")
@@ -97,8 +98,7 @@ def test_a_gym_answer_is_all_that_follows_the_last_marker() -> None:
 
 def test_a_scorer_that_never_ends_is_stopped_and_the_next_answer_is_judged() -> None:
     (question,) = load_task(TaskSettings(name="rg:countdown", questions=1, seed=1)).questions
-    hostile = "9**9**9**9**9"
-    assert outcome_of(GymJudge(seconds=1), question, hostile) in ("timed_out", "wrong", "unparseable")
+    assert outcome_of(GymJudge(seconds=1), question, "9**9**9**9**9") == "timed_out"
     assert outcome_of(GYM, question, question.reference) == "correct"
 
 
