@@ -51,7 +51,7 @@ class KvPool:
 
     With a budget the pool has its full size from the start, with every page resident: a budget that is larger than the
     memory fails before the first step. Without one the pool grows when it is full, and on the CPU a page becomes
-    resident when it is first resident. If memory runs out while the pool grows, its size becomes its limit.
+    resident when it is first written. If memory runs out while the pool grows, its size becomes its limit.
     """
 
     def __init__(self, shape: KvShape, budget_bytes: int | None = None) -> None:
@@ -168,7 +168,7 @@ class KvPool:
         self.blocks += count
 
     def _undo_growth(self) -> None:
-        """Cut tensors that have grown back to the size of those that have not."""
+        """Cut the tensors that have already grown to the size of those that have not."""
         slots = self.blocks * BLOCK_TOKENS
         for tensors in (self.keys, self.values):
             if not slots:
@@ -184,14 +184,14 @@ class KvPool:
 
 
 def _zeros(shape: KvShape, slots: int, *, resident: bool) -> torch.Tensor:
-    """Return zeros for one layer's slots. On the CPU every page of them is `resident`, or none is.
+    """Return zeros for one layer's slots. On the CPU all pages are resident if `resident`, else none until written to.
 
     Zeros, not uninitialized memory: a masked slot still enters a product, and 0 * nan is nan.
     """
     size = (shape.heads, slots, shape.width)
     if resident or shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    # torch.zeros writes every page. np.zeros does not: a page becomes resident when it is first resident.
+    # torch.zeros writes every page. np.zeros does not: a page becomes resident when it is first written.
     count = math.prod(size) * shape.dtype.itemsize
     raw = np.zeros(count + _ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
