@@ -12,9 +12,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
+from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError
+from palmette.errors import BackendError, BudgetError
 
 Prompt = Callable[[str], tuple[int, ...]]
 Paths = dict[str, dict[int, tuple[int, ...]]]
@@ -126,9 +127,23 @@ def test_a_budget_too_small_for_one_path_is_refused_with_one_that_fits(
     wish = Expansion("q", 0, prompt("12*12-(7-3)+8-(2*2)") * 3, 5, 4, 1)
     token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
     small = backend(policy, tokenizer, batch_rows=4, kv_bytes=32 * token_bytes)
-    with pytest.raises(BackendError, match=r"one path needs 63 tokens of KV, the budget holds 32: give it \d+ bytes"):
+    with pytest.raises(BudgetError) as caught:
         small.expand([wish])
     assert small.tree.cache.pool.taken_bytes == 0
+    assert str(caught.value) == (
+        f"one path has 63 tokens of KV so far, the KV budget holds 32: a token takes {token_bytes} bytes, "
+        f"and the longest prompt with all its steps must fit"
+    )
+    advised = backend(policy, tokenizer, batch_rows=4, kv_bytes=(63 + 4) * token_bytes)
+    assert advised.expand([wish])[0].tokens == backend(policy, tokenizer, batch_rows=1).expand([wish])[0].tokens
+
+
+def test_a_budget_too_small_to_check_the_model_is_refused_as_one(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
+    with pytest.raises(BudgetError, match="one path has 5 tokens of KV so far, the KV budget holds 1"):
+        backend(policy, tokenizer, batch_rows=4, kv_bytes=token_bytes)
 
 
 TINY: dict[str, Any] = {
@@ -158,8 +173,20 @@ def tiny(kind: str, **changes: Any) -> Any:
         ("olmo2", {}),
     ],
 )
-def test_models_of_many_kinds_run_on_the_tree(kind: str, changes: dict[str, Any]) -> None:
-    TreeModel(tiny(kind, **changes)).check()
+@torch.inference_mode()
+def test_models_of_many_kinds_give_on_the_tree_what_they_give_alone(kind: str, changes: dict[str, Any]) -> None:
+    model = tiny(kind, **changes)
+    tree = TreeModel(model)
+    tree.check()
+    trunk = tree.cache.add(None, [5, 17, 30, 8, 22])
+    twigs = [tree.cache.add(trunk, tokens) for tokens in ([9], [31, 4], [12, 12, 36, 7])]
+    for tick in ([trunk], twigs):
+        pieces = [Piece(node, 0, len(node.tokens)) for node in tick]
+        tree.cache.reserve([(piece.node, piece.last) for piece in pieces], twigs)
+        found = tree.run(pieces)
+    model.set_attn_implementation("eager")  # SDPA leaves out Gemma 2's cap.
+    alone = [model(input_ids=torch.tensor([twig.path_tokens()])).logits[0, -1] for twig in twigs]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

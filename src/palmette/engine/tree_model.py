@@ -18,7 +18,7 @@ from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
-from palmette.errors import BackendError
+from palmette.errors import BackendError, BudgetError
 from palmette.zoo.adapter import swap_adapter, undone_on_error
 from palmette.zoo.overwrite import overwrite
 from palmette.zoo.quantize import is_quantized
@@ -87,7 +87,7 @@ class TreeModel:
     ) -> tuple[dict[CacheNode, Piece], int]:
         """Reserve KV slots for the next pieces of as many of the first tips as fit; return the pieces and that number.
 
-        `in_use` has one node for each tip: the paths of those that fit are not evicted. Raises BackendError if not one
+        `in_use` has one node for each tip: the paths of those that fit are not evicted. Raises BudgetError if not one
         tip fits the KV budget, MemoryError if not one fits a cache that stopped growing for lack of memory.
         """
         count = len(tips)
@@ -112,9 +112,9 @@ class TreeModel:
         needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
         if pool.is_frozen:
             return MemoryError(f"one path needs {needed} tokens of KV, memory ran out at {pool.limit_tokens} tokens")
-        return BackendError(
-            f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
-            f"give it {needed * pool.shape.token_bytes} bytes or more"
+        return BudgetError(
+            f"one path has {needed} tokens of KV so far, the KV budget holds {pool.limit_tokens}: a token takes "
+            f"{pool.shape.token_bytes} bytes, and the longest prompt with all its steps must fit"
         )
 
     def run(self, pieces: Sequence[Piece]) -> torch.Tensor:
