@@ -47,7 +47,7 @@ class LocalBackend:
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, places=batch_rows)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows)
         self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
