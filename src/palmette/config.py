@@ -231,14 +231,12 @@ class TrainSettings(_Settings):
     method: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1, le=65_536)
     lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
-    optimizer: Literal["adamw"] = "adamw"
     optimizer_dtype: Dtype = "float32"
     questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
     group_size: int = Field(8, ge=1, le=65_536)
     response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
-    logits: Literal["chunked", "inplace", "plain"] = "chunked"
     reference: Literal["none", "host"] = "none"
 
 

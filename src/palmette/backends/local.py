@@ -15,7 +15,7 @@ from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.oom import CacheFull
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import as_backend_error
 
 _CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
 
@@ -45,7 +45,7 @@ class LocalBackend:
         self._enders: dict[tuple[int, str], bool] = {}
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
-        with told_as(self._name):
+        with as_backend_error(self._name):
             self.tree.check()
         self._engine = Engine(self.tree, sampling, places=batch_rows)
         self._temperature = sampling.logprob_temperature
@@ -112,7 +112,7 @@ class LocalBackend:
         nodes = {key: self._parent(wish) for key, wish in parents.items()}
         rows = [_Row(nodes[wish.question, wish.parent, wish.prefix], wish) for wish in expansions]
         try:
-            with told_as(self._name):
+            with as_backend_error(self._name):
                 self._engine.write(rows, self._ended)
         except BaseException:
             for row in rows:

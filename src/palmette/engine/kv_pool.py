@@ -12,7 +12,8 @@ import torch
 
 from palmette.engine.limits import POOL_FIRST_BYTES
 from palmette.errors import BudgetError
-from palmette.memory.oom import CacheFull, is_out_of_memory, reason_of
+from palmette.memory.oom import CacheFull, is_out_of_memory
+from palmette.units import describe_error
 
 BLOCK_TOKENS = 1
 """One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
@@ -59,8 +60,8 @@ class KvPool:
         self._limit = None if budget_bytes is None else budget_bytes // (BLOCK_TOKENS * shape.token_bytes)
         if self._limit == 0:
             raise BudgetError(
-                f"a KV budget of {budget_bytes} bytes holds no block of {BLOCK_TOKENS} tokens: "
-                f"give it {BLOCK_TOKENS * shape.token_bytes} bytes or more"
+                f"the KV budget of {budget_bytes} bytes holds no token: one takes {shape.token_bytes} bytes, and "
+                f"the longest prompt with all its steps must fit"
             )
         self._has_budget = budget_bytes is not None
         self.is_frozen = False
@@ -147,7 +148,7 @@ class KvPool:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failure = reason_of(error)
+            failure = describe_error(error)
         else:
             return None
         self._cut_back()

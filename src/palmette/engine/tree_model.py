@@ -18,7 +18,7 @@ from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
-from palmette.errors import BackendError
+from palmette.errors import BackendError, BudgetError
 from palmette.zoo.adapter import swap_adapter, undone_on_error
 from palmette.zoo.overwrite import overwrite
 from palmette.zoo.quantize import is_quantized
@@ -85,7 +85,7 @@ class TreeModel:
     ) -> tuple[dict[CacheNode, Piece], int]:
         """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
 
-        `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
+        `in_use` names one node for each tip whose path must keep its slots. Raises BudgetError where one alone does
         not fit the budget, MemoryError where it does not fit what memory there was.
         """
         count = len(tips)
@@ -110,9 +110,9 @@ class TreeModel:
         needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
         if pool.is_frozen:
             return MemoryError(f"one path needs {needed} tokens of KV, memory ran out at {pool.limit_tokens}")
-        return BackendError(
-            f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
-            f"give it {needed * pool.shape.token_bytes} bytes or more"
+        return BudgetError(
+            f"one path has {needed} tokens of KV so far, the KV budget holds {pool.limit_tokens}: a token takes "
+            f"{pool.shape.token_bytes} bytes, and the longest prompt with all its steps must fit"
         )
 
     def run(self, pieces: Sequence[Piece]) -> torch.Tensor:

@@ -58,7 +58,7 @@ class Watch:
             cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
             if cache_full is not None and cache_full is not self._cache_full.get(role):
                 self._cache_full[role] = cache_full
-                self._meter.tell(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
+                self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
 
     def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
@@ -68,7 +68,7 @@ class Watch:
             name,
             unit=unit,
             reclaim_least=parse_bytes(self._settings.reclaim_least),
-            spare=self._give_up_caches,
+            free_caches=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
             planned_bytes=self._meter.planned_bytes.get(phase),
         ).run
