@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 
+from playwright.sync_api import Page
+
 from palmette.backends.backend import Backend, Expansion, Step
 from palmette.config import Config
 from palmette.events import Event, EventLog, RunStarted, Session, WaveDone
@@ -26,7 +28,7 @@ from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
 from palmette.search.strategies.rebase import at_temperature
 from palmette.tasks.task import Question
-from tests.real.chromium import Page, find_chromium
+from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
 WIDTH, DEPTH = 412, 14
 QUESTIONS = tuple(
@@ -108,33 +110,38 @@ def grow(folder: Path) -> int:
     return nodes
 
 
+def show(page: Page, path: Path, name: str, out: Path) -> str:
+    """Open the report, move through its waves and save what is seen; return what was timed."""
+    page.goto(path.resolve().as_uri())
+    paint = page.evaluate(FIRST_PAINT)
+    script, painted = page.evaluate(SLIDE)
+    page.evaluate('document.getElementById("tree-heading").scrollIntoView()')
+    for wave in (9, int(page.evaluate('document.getElementById("wave").max'))):
+        page.evaluate(f"goToWave({wave})")
+        page.screenshot(path=out / f"{name}-wave{wave}.png")
+    page.evaluate("KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+']()")
+    page.screenshot(path=out / f"{name}-near.png")
+    return (
+        f"first paint {paint:.0f} ms; slider: script {median(script):.1f} ms median, "
+        f"{quantiles(script, n=20)[-1]:.1f} p95; with its pixels {median(painted):.1f} median, "
+        f"{quantiles(painted, n=20)[-1]:.1f} p95"
+    )
+
+
 def main(out: Path) -> None:
     """Print a line for each size, save what was shown."""
     binary = find_chromium()
     if binary is None:
-        sys.exit("no Chromium on this machine: apt-get install chromium")
+        sys.exit(MISSING)
     folder = out / "run"
     folder.mkdir(parents=True)
     nodes = grow(folder)
     path = write_page(compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS)), out / "report.html")
     print(f"{nodes} nodes in the tree shown, page of {path.stat().st_size / 1e6:.1f} MB")
     for width, height in ((1280, 900), (390, 844)):
-        for theme in ("light", "dark"):
-            with Page(binary, width, height, dark=theme == "dark") as page:
-                page.open(path)
-                paint = page.run(FIRST_PAINT)
-                script, painted = page.run(SLIDE)
-                print(
-                    f"{width} px, {theme}: first paint {paint:.0f} ms; slider: script {median(script):.1f} ms median, "
-                    f"{quantiles(script, n=20)[-1]:.1f} p95; with its pixels {median(painted):.1f} median, "
-                    f"{quantiles(painted, n=20)[-1]:.1f} p95"
-                )
-                page.run('document.getElementById("tree-heading").scrollIntoView()')
-                for wave in (9, int(page.run('document.getElementById("wave").max'))):
-                    page.run(f"goToWave({wave})")
-                    page.screenshot(out / f"{width}-{theme}-wave{wave}.png")
-                page.run("KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+']()")
-                page.screenshot(out / f"{width}-{theme}-near.png")
+        for colors in COLORS:
+            with started(binary) as browser, opened(browser, width, height, colors) as page:
+                print(f"{width} px, {colors}: {show(page, path, f'{width}-{colors}', out)}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from palmette.train.trainable import train_all
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion
@@ -16,7 +17,6 @@ from palmette.train.learner import Learner, UpdateResult
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all
 
 Prompt = Callable[[str], tuple[int, ...]]
 SAMPLINGS = [

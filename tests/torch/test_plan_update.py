@@ -1,8 +1,6 @@
 """What the planner's formulas say of an update against the update itself on fake tensors."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from palmette.planner.predict import fullest
 from palmette.planner.shape import read_shape
 from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
 from palmette.train.fake_update import predict_update
+from tests.command import palmette
 
 SMALL: dict[str, Any] = {
     "vocab_size": 4096, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -67,11 +66,11 @@ def test_the_fullest_micro_batch_has_all_the_tokens_that_any_could_have() -> Non
 
 
 def test_the_command_marks_what_was_predicted() -> None:
-    command = [
-        sys.executable, "-m", "palmette", "plan", "--devices", "cpu:24GiB", "--train", "--predict", "--json",
+    done = palmette(
+        "plan", "--devices", "cpu:24GiB", "--train", "--predict", "--json",
         "--set", "train.response_tokens=64", "--set", "train.micro_batch_tokens=1024",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)["devices"][0]["phases"][-1]["lines"]
     known = {line["holder"]: line["known"] for line in lines}
     assert (known["gradients"], known["activations"], known["optimizer state"]) == ("predicted", "predicted", "formula")

@@ -15,6 +15,7 @@ from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import ConfigError
+from palmette.score.scorer import Candidate
 from palmette.score.scorers.head import PrmScorer
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy, load_reward
@@ -156,7 +157,11 @@ def test_a_head_that_scores_stays_as_it_is(
     model = narrowed(reward, "int8")
     assert type(model.score) is nn.Linear
     assert type(model.model.layers[0].mlp.up_proj) is Int8Linear
-    PrmScorer(model, tokenizer, batch_rows=4)
+    asked = ({"role": "user", "content": "(3+4)*2"},)
+    steps = [Candidate(asked, (step,), False) for step in ("3+4=7\n", "7*2=14\n", "9-5=4\n")]
+    near, exact = (PrmScorer(one, tokenizer, batch_rows=4).score(steps) for one in (model, reward))
+    assert near == pytest.approx(exact, abs=0.1)
+    assert len(set(near)) == 3
 
 
 def test_models_are_loaded_narrow_where_asked() -> None:

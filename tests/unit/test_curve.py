@@ -8,7 +8,7 @@ from palmette.search.replay import replay
 from palmette.search.summary import Accuracy
 from palmette.tasks.task import Question
 
-REFEREE = Rejudge(MathJudge(5), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
+REFEREE = Rejudge(MathJudge(3600), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
 
 
 def step(number: int, parent: int, tokens: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:

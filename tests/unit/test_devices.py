@@ -83,16 +83,16 @@ def test_a_host_that_tells_nothing_has_no_known_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "meant", "sizes"),
     [
-        ("2x24", "2x24GiB"),
-        ("24", "24GiB"),
-        ("cpu:24", "cpu:24GiB"),
-        ("2x24GiB,cpu:64", "2x24GiB,cpu:64GiB"),
-        ("1x1.5", "1x1.5GiB"),
+        ("2x24", "2x24GiB", [24, 24]),
+        ("24", "24GiB", [24]),
+        ("cpu:24", "cpu:24GiB", [24]),
+        ("2x24GiB,cpu:64", "2x24GiB,cpu:64GiB", [24, 24, 64]),
+        ("1x1.5", "1x1.5GiB", [1.5]),
     ],
 )
-def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, meant: str) -> None:
+def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, meant: str, sizes: list[float]) -> None:
     with pytest.raises(ConfigError, match=f"of what\\? Write '{meant}' if GiB are meant"):
         parse_devices(text)
-    parse_devices(meant)
+    assert [device.total_bytes for device in parse_devices(meant)] == [size * GIB for size in sizes]

@@ -4,10 +4,10 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from palmette.search.strategy import Frontier
 
 from palmette.config import CostModel
 from palmette.search.strategies import ets, rebase
-from palmette.search.strategy import Frontier
 from palmette.tree import Tree
 
 PROMPT = tuple(range(10))
@@ -138,7 +138,9 @@ def test_a_frontier_of_one_leaf_gets_all() -> None:
 
 def test_steps_that_are_all_alike_share_one_cluster() -> None:
     frontier = grown((0, 3, "same"), (0, 3, "same"), (0, 3, "same"), scores=(0.5, 0.5, 0.5))
-    assert sum(ets.weighted(0.2, 1.0, 1.4, "nodes")(by_first_letter(frontier), 6, None).values()) == 6
+    # All of the bonus is earned by the first leaf. Each other one brings 2/6 for 1/4 at weight 1, 1/2 at weight 2.
+    assert ets.weighted(0.2, 1.0, 1.4, "nodes")(by_first_letter(frontier), 6, None) == {1: 2, 2: 2, 3: 2}
+    assert ets.weighted(0.2, 2.0, 1.4, "nodes")(by_first_letter(frontier), 6, None) == {1: 6}
 
 
 def test_memory_that_costs_prunes_the_branch_of_the_weak_leaf() -> None:

@@ -32,7 +32,7 @@ NODES = (
 
 
 def test_each_fold_elects_by_its_own_scores() -> None:
-    found = evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(5), [ASKED]))
+    found = evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(3600), [ASKED]))
     right = {how: votes["best"].share for how, votes in found.items()}
     assert right == {"last": 1.0, "min": 0.0, "mean": 0.0, "prod": 0.0}
     assert all(votes["majority"].share == 1.0 for votes in found.values())  # a tie goes to the older leaf
@@ -59,6 +59,6 @@ def test_events_with_a_gap_are_refused(nodes: tuple[NodeRecord, ...]) -> None:
 def test_a_task_that_changed_since_the_run_is_refused() -> None:
     other = Question("q", ASKED.messages, "5")
     with pytest.raises(RunError, match="no longer in the task"):
-        evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(5), [other]))
+        evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(3600), [other]))
     with pytest.raises(RunError, match="before they start it"):
         replay(told(*NODES)[1:])

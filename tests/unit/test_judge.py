@@ -10,11 +10,12 @@ from palmette.score.worker import is_harmless
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question
 
-GYM = GymJudge(seconds=20)
+PATIENT = 3600.0
+GYM = GymJudge(PATIENT)
 
 
 def test_math_answers_are_checked_against_the_final_answer_of_a_worked_reference() -> None:
-    judge = MathJudge(seconds=5)
+    judge = MathJudge(PATIENT)
     question = Question("q", ({"role": "user", "content": "?"},), "9 + 9 = 18\n#### 18")
     assert judge.extract("3+4=7\n7*2=14") == "14"
     assert judge.outcome(question, "18.0").value == "correct"
@@ -40,8 +41,7 @@ def test_a_gym_answer_is_all_that_follows_the_last_marker() -> None:
 
 def test_a_scorer_that_never_ends_is_stopped_and_the_next_answer_is_judged() -> None:
     (question,) = load_task(TaskSettings(name="rg:countdown", questions=1, seed=1)).questions
-    hostile = "9**9**9**9**9"
-    assert GymJudge(seconds=1).outcome(question, hostile).value in ("timed_out", "wrong", "unparseable")
+    assert GymJudge(seconds=1).outcome(question, "9**9**9**9**9").value == "timed_out"
     assert GYM.outcome(question, question.reference).value == "correct"
 
 

@@ -270,6 +270,8 @@ def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
 
 
 def test_a_model_of_unknown_shape_is_left_to_whoever_loads_it() -> None:
+    with pytest.raises(BudgetError):
+        refuse_what_cannot_fit(load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:1MiB"}))
     refuse_what_cannot_fit(load_config(None, {"policy.model": "some/model", "memory.devices": "cpu:1MiB"}))
 
 

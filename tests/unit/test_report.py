@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
-    return compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS))
+    return compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))
 
 
 def test_a_summary_adds_up_to_hand_worked_numbers(folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Compar
 
 
 def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
-    story = compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"][0]
+    story = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]
     assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
     assert story["choices"]["best"] == ["4", "correct"]
 
@@ -126,20 +126,20 @@ def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None
         log.write(QuestionStarted("a", "2+2", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "x", 0.5),), {}, 5, 5))
         log.write(finished("a", "unparseable", {"unparseable": 1}, 5))
-    assert compare([tmp_path], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"][0]["stopped"] == [1]
+    assert compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]["stopped"] == [1]
 
 
 def test_trees_are_left_out_when_the_page_would_grow_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories[0]["stories"]))
+    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"]))
     monkeypatch.setattr(comparison, "MOST_BYTES", whole - 100)
-    (run,) = compare([folder], lambda config: Rejudge(MathJudge(5), [])).stories
+    (run,) = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories
     assert (len(run["stories"]), run["results"]["questions"]) == (1, 2)
 
 
 def test_best_of_n_comes_from_the_widest_run_that_was_judged_again(folder: Path, compared: Comparison) -> None:
     (points,) = compared.curves.values()
     assert [point.branches for point in points] == [1, 2, 4, 8, 16]  # the folder's config has the default width
-    gone = compare([folder], lambda config: Rejudge(MathJudge(5), []))
+    gone = compare([folder], lambda config: Rejudge(MathJudge(3600), []))
     assert not gone.curves
     assert gone.rows[0].values["bon_same_tokens"] is None
 
@@ -209,7 +209,7 @@ def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Pa
     with EventLog(folder) as log:
         log.write(timeline(1.0, 100, 700))
         log.write(rung(1.0, 0.5))
-    told = compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS))
+    told = compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))
     page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2

@@ -5,7 +5,8 @@ from html import escape
 from palmette.search.result import SearchResult
 from palmette.tree import Node, Tree
 
-_COLUMN, _MARGIN, _HEIGHT = 46, 14, 560
+_WIDTH, _HEIGHT, _MARGIN = 840, 420, 14
+_LARGEST_COLUMN, _SMALLEST_COLUMN = 110.0, 18.0
 _LARGEST_ROW, _SMALLEST_ROW = 15.0, 3.0
 _MOST_NODES = 1500
 _PRUNED, _STOPPED, _EDGE, _ELECTED = "#b8b8b8", "#7a7a7a", "#c9c9c9", "#c4560a"
@@ -23,7 +24,8 @@ def result_html(result: SearchResult) -> str:
     )
     return (
         f'<div style="{_GROUND}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
-        f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>'
+        f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>'
+        f"{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>"
     )
 
 
@@ -35,12 +37,14 @@ def tree_svg(tree: Tree, elected: int | None = None) -> str:
     nodes = tree.nodes[: _MOST_NODES + 1]
     rows = _rows(nodes)
     path = set() if elected is None else {node.id for node in tree.path(elected)}
-    width = 2 * _MARGIN + _COLUMN * max(node.depth for node in nodes)
+    deepest = max(node.depth for node in nodes)
+    column = max(_SMALLEST_COLUMN, min(_LARGEST_COLUMN, _WIDTH / max(1, deepest)))
+    width = 2 * _MARGIN + column * deepest
     row = max(_SMALLEST_ROW, min(_LARGEST_ROW, _HEIGHT / max(1.0, *rows.values())))
     radius = min(5.0, 1 + row / 3)
     height = 2 * _MARGIN + row * max(rows.values())
     place: dict[int, tuple[float, float]] = {
-        node.id: (_MARGIN + _COLUMN * node.depth, _MARGIN + row * rows[node.id]) for node in nodes
+        node.id: (_MARGIN + column * node.depth, _MARGIN + row * rows[node.id]) for node in nodes
     }
     shown = sorted(nodes, key=lambda node: node.id in path)
     edges = "".join(_edge(place, node, node.id in path) for node in shown if node.parent is not None)

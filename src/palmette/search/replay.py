@@ -52,6 +52,7 @@ def _grow(tree: Tree, wave: WaveDone) -> None:
         grown = tree.add(node.parent, node.tokens, node.text, node.logprobs, finished=node.finished)
         grown.score = node.score
         grown.state = "finished" if node.finished else "pruned"
+        tree.nodes[node.parent].state = "kept"
     tree.temperature = wave.temperature
     for leaf, label in wave.clusters.items():
         _node(tree, leaf, wave.question).cluster = label
