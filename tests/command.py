@@ -128,4 +128,4 @@ def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
             pauses.send("one is finished")
             pauses.recv()
 
-    EventLog.write = write_and_wait  # type: ignore[method-assign,assignment]
+    EventLog.write = write_and_wait  # type: ignore[method-assign]
