@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import palmette as preloaded
+
 
 def palmette(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -58,7 +60,7 @@ def test_bad_input_to_search_is_one_clear_line(tmp_path: Path, arguments: list[s
     (tmp_path / "broken.jsonl").write_text("\n".join([row] * 16 + [row[:-3]] + [row] * 3))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    assert said in complaint(palmette("search", *arguments, cwd=tmp_path), code)
+    assert said in complaint(preloaded("search", *arguments, cwd=tmp_path), code)
 
 
 def test_a_task_that_cannot_be_read_leaves_no_run_folder_behind(tmp_path: Path) -> None:
