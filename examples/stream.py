@@ -15,6 +15,7 @@ task = palmette.load_task("ladder", questions=6, grade=2)
 
 
 def show(progress: palmette.Progress) -> None:
+    """Draw over the line before."""
     print(f"\r{progress.done}/{progress.total} questions, {progress.tokens} tokens", end="", file=sys.stderr)
 
 

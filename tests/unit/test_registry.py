@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from palmette import registry
-from palmette.config import TaskSettings, load_config
+from palmette.config import load_config
 from palmette.errors import ConfigError
 from palmette.search.strategies.rebase import Rebase
+from palmette.settings import TaskSettings
 from palmette.strategy import Children, Frontier
 from palmette.tasks.load import load_task
 from palmette.tree import Tree

@@ -8,7 +8,6 @@ import pytest
 
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
-from palmette.config import SearchSettings
 from palmette.events import Chosen, Event, JudgedLeaf
 from palmette.score.judge import Verdict
 from palmette.score.scorer import Candidate
@@ -19,6 +18,7 @@ from palmette.search.result import SearchResult, finished_event, judge_tree
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import Rebase
+from palmette.settings import SearchSettings
 from palmette.strategy import Strategy
 from palmette.tasks.task import Question
 
