@@ -39,7 +39,7 @@ Groups = list[list[Hashable]]
 """The groups of each piece's samples, piece by piece."""
 
 HEAD = (
-    "| memory beside the model | rungs (tokens that failed) | in a backward pass | pieces | CPU s | "
+    "| memory beside the model | retries (tokens that failed) | in a backward pass | pieces | CPU s | "
     "largest difference, of the largest weight | difference, of the change | bits |\n"
     "|---:|---|---:|---|---:|---:|---:|---|"
 )
@@ -172,11 +172,11 @@ def apart(ours: Path, theirs: Path, start: dict[str, torch.Tensor]) -> tuple[flo
 
 def row(folder: Path, told: dict[str, Any], allowed_bytes: int | None, compared: Sequence[str]) -> str:
     """Return a row of the table."""
-    rungs = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, OomRetry))
+    retries = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, OomRetry))
     backward = sum(failure["in_backward"] for failure in told["failures"])
     size = f"{format_bytes(told['taken_bytes'])} (no cap)" if allowed_bytes is None else format_bytes(allowed_bytes)
     pieces = " + ".join(str(update["pieces"]) for update in told["updates"])
-    return f"| {size} | {rungs} | {backward} | {pieces} | {told['seconds']:.1f} | {' | '.join(compared)} |"
+    return f"| {size} | {retries} | {backward} | {pieces} | {told['seconds']:.1f} | {' | '.join(compared)} |"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What narrow weights gain and cost on this CPU, against float32: time of a tick, bytes, how far the text drifts.
+"""What quantized weights gain and cost on this CPU, against float32: time of a tick, bytes, how far the text drifts.
 
     python -m benchmarks.quantized_weights --model smollm2-135m --rows 1 16 64 256 --ladder 200
 
@@ -63,7 +63,7 @@ def weight_bytes(model: torch.nn.Module) -> int:
 
 
 def ladder(questions: int, weights: str) -> str:
-    """Search with both seedlings narrow; return how many answers were right."""
+    """Search with both seedlings quantized; return how many answers were right."""
     with Searcher(settings={"policy.quantize": weights, "reward.quantize": weights}) as searcher:
         task, begun = load_task("ladder", questions=questions), time.monotonic()
         results = searcher.search(task)
