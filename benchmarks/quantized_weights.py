@@ -1,6 +1,6 @@
-"""What narrow weights gain and cost on this CPU, against float32: time of a tick, bytes, how far the text drifts.
+"""What quantized weights gain and cost on this CPU, against float32: time of a tick, bytes, how far the text drifts.
 
-    python -m benchmarks.narrow_weights --model smollm2-135m --rows 1 16 64 256 --ladder 200
+    python -m benchmarks.quantized_weights --model smollm2-135m --rows 1 16 64 256 --ladder 200
 
 Every side runs in turn within each round. With --ladder the seedlings search as many questions, best-of-16.
 """
@@ -26,8 +26,8 @@ from palmette.zoo.load import load_policy
 SIDES: dict[str, dict[str, str]] = {
     "float32": {},
     "dtype bfloat16": {"dtype": "bfloat16"},
-    "weights bfloat16": {"weights": "bfloat16"},
-    "weights int8": {"weights": "int8"},
+    "quantize bfloat16": {"quantize": "bfloat16"},
+    "quantize int8": {"quantize": "int8"},
 }
 TEXTS = ("docs/strategies.md", "docs/report.md", "README.md", "LICENSE")
 PROMPT_TOKENS = 128
@@ -65,10 +65,10 @@ def weight_bytes(model: torch.nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
-def ladder(questions: int, weights: str) -> str:
-    """Search with both seedlings narrow; return how many answers were right."""
+def ladder(questions: int, kind: str) -> str:
+    """Search with both seedlings quantized; return how many answers were right."""
     with tempfile.TemporaryDirectory() as temporary:
-        settings = {"task.questions": questions, "policy.quantize": weights, "reward.quantize": weights}
+        settings = {"task.questions": questions, "policy.quantize": kind, "reward.quantize": kind}
         config = load_config(None, {**settings, "out": f"{temporary}/run"})
         run.start_search(run.new_folder(config), config, lambda done, total: None)
         summary = summarize(list(read_events(Path(config.out or ""))))
@@ -112,8 +112,8 @@ def main() -> None:
             f"99% below {divergence.quantile(0.99):.4f}; same likeliest token {same:.1%}",
             flush=True,
         )
-    for weights in ("none", "bfloat16", "int8") if options.ladder else ():
-        print(f"ladder, {weights}: {ladder(options.ladder, weights)}", flush=True)
+    for kind in ("none", "bfloat16", "int8") if options.ladder else ():
+        print(f"ladder, {kind}: {ladder(options.ladder, kind)}", flush=True)
 
 
 if __name__ == "__main__":
