@@ -75,9 +75,8 @@ def main() -> None:
     shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.5, 0.3]
     taken = in_a_fork(folder / "free", config, None)
     assert taken is not None
-    print(
-        "| memory beside the models | retries (guard, size that failed) | seconds | same trees and answers |\n|---:|---|---:|---|"
-    )
+    print("| memory beside the models | retries (guard, size that failed) | seconds | same trees and answers |")
+    print("|---:|---|---:|---|")
     for name, allowed in [("free", None), *((f"{share:g}", int(taken * share)) for share in shares)]:
         if allowed is not None and in_a_fork(folder / name, config, allowed) is None:
             print(f"| {format_bytes(allowed)} | | | ended |")
