@@ -2,12 +2,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types imports tests format seedling bench-solver bench-engine clean
+.PHONY: demo test checks lint types imports tests browser format seedling bench-solver bench-engine clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
 
-test: lint types imports tests  ## everything that needs no server
+test: $(READY) browser  ## everything that needs no server: checks beside tests
+	@$(MAKE) --no-print-directory -j2 checks tests
+
+# What they say comes at once, when all are done.
+checks:
+	@said=$$($(MAKE) --no-print-directory lint types imports 2>&1); code=$$?; echo "$$said"; exit $$code
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -19,8 +24,17 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-tests: $(READY)
-	$(BIN)/python -m pytest -q -m "not server"
+# As many at a time as there are cores and memory: tests/conftest.py counts them.
+tests: $(READY) browser
+	$(BIN)/python -m pytest -q -m "not server" -n auto --dist loadgroup
+
+# Debian's Chromium, for the tests of the report. Where it cannot be installed they are skipped and pytest says so.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	test "$$(id -u)" = 0 && command -v apt-get > /dev/null || exit 0; \
+	echo "installing chromium, once"; export DEBIAN_FRONTEND=noninteractive; \
+	said=$$(apt-get update -q 2>&1 && apt-get install -y -q --no-install-recommends chromium 2>&1) \
+		|| echo "chromium cannot be installed: $$(echo "$$said" | tail -n 1)"
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -83,7 +83,8 @@ def samples(options: argparse.Namespace, vocabulary: int, update: int) -> list[S
         for _ in range(options.group_size):
             response = tokens(options.response_tokens)
             reference = tuple(rng.gauss(-3, 1) for _ in response)
-            drawn.append(Sample(prompt, response, rng.gauss(0, 1), group, None, reference))
+            advantages = (rng.gauss(0, 1),) * len(response)
+            drawn.append(Sample(prompt, response, advantages, group, None, reference))
     return drawn
 
 

@@ -24,7 +24,7 @@ from palmette.train.samples import Sample
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
-SAMPLES = [Sample(tuple(range(100, 164)), tuple(range(200, 392)), 1.0)] * 2
+SAMPLES = [Sample(tuple(range(100, 164)), tuple(range(200, 392)), (1.0,) * 192)] * 2
 
 
 def resident() -> int:

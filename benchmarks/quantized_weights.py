@@ -7,19 +7,16 @@ Every side runs in turn within each round. With --ladder the seedlings search as
 
 import argparse
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from palmette.config import load_config
+from palmette import Searcher, load_task
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
-from palmette.events import read_events
-from palmette.run import search as run
-from palmette.search.summary import summarize
+from palmette.search.answer import VOTES
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
@@ -67,13 +64,15 @@ def weight_bytes(model: torch.nn.Module) -> int:
 
 def ladder(questions: int, kind: str) -> str:
     """Search with both seedlings quantized; return how many answers were right."""
-    with tempfile.TemporaryDirectory() as temporary:
-        settings = {"task.questions": questions, "policy.quantize": kind, "reward.quantize": kind}
-        config = load_config(None, {**settings, "out": f"{temporary}/run"})
-        run.start_search(run.new_folder(config), config, lambda done, total: None)
-        summary = summarize(list(read_events(Path(config.out or ""))))
-    votes = ", ".join(f"{name} {vote.share:.3f}" for name, vote in summary.votes.items())
-    return f"{votes}, {summary.seconds:.0f} s"
+    with Searcher(settings={"policy.quantize": kind, "reward.quantize": kind}) as searcher:
+        task, begun = load_task("ladder", questions=questions), time.monotonic()
+        results = searcher.search(task)
+        seconds = time.monotonic() - begun
+    votes = [
+        f"{vote} {statistics.mean(result.choices[vote].outcome == 'correct' for result in results):.3f}"
+        for vote in VOTES
+    ]
+    return f"{', '.join(votes)}, {seconds:.0f} s"
 
 
 def main() -> None:

@@ -14,26 +14,29 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 
+from playwright.sync_api import Page
+
 from palmette.backends.backend import Backend, Expansion, Step
 from palmette.config import Config
 from palmette.events import Event, EventLog, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.score.scorer import Candidate
 from palmette.search.loop import Limits, search
 from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
-from palmette.search.strategies.rebase import at_temperature
+from palmette.search.result import finished_event, judge_tree
+from palmette.search.strategies.rebase import Rebase
 from palmette.tasks.task import Question
-from tests.real.chromium import Page, find_chromium
+from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
 WIDTH, DEPTH = 412, 14
 QUESTIONS = tuple(
     Question(f"q{number}", ({"role": "user", "content": f"What is {number} + 40, in many steps?"},), str(number + 40))
     for number in range(2)
 )
-# Each position of the slider in turn, three times. DeviceMemory a pixel back waits until all of them are drawn.
+# Each position of the slider in turn, three times. Reading a pixel back waits until all of them are drawn.
 SLIDE = """(async () => {
   const slider = document.getElementById("wave"), frame = () => new Promise((done) => requestAnimationFrame(done));
   const pen = document.getElementById("canvas").getContext("2d"), script = [], painted = [];
@@ -58,7 +61,6 @@ class Dice:
     calls = 0
     context_tokens: int | None = None
     kv_bytes_per_token = 1024
-    weight_version = 0
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Return 60 tokens."""
@@ -71,10 +73,6 @@ class Dice:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget nothing: nothing is kept."""
 
-    def room_tokens(self) -> int | None:
-        """Return None: there is no cache."""
-        return None
-
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Like most steps, some less."""
         dice = random.Random(len(candidates))
@@ -86,7 +84,7 @@ class Dice:
         is_end = len(one.prefix) > 260 and dice.random() < 0.2
         answer = int(one.question[1:]) + 40 + dice.choice((0, 0, 0, 1, 2, 10))
         text = f"= {answer}" if is_end else f"{number} + {dice.randint(1, 99)} leaves {number + 7} to carry\n"
-        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step")
+        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step", 1.0)
 
 
 def grow(folder: Path) -> int:
@@ -105,41 +103,48 @@ def grow(folder: Path) -> int:
                     event = replace(event, clusters=labels)
             log.write(event)
 
-        recorder = Recorder(write, MathJudge(5), "prod", lambda: None)
-        limits = Limits(WIDTH, DEPTH, 256, 1024, 2)
+        limits, judge = Limits(WIDTH, DEPTH, 256, 1024, 2), MathJudge(5)
         backend: Backend = dice
-        search(QUESTIONS, backend, dice, at_temperature(0.2), limits, seed=0, how="prod", observer=recorder)
+        for growth in search(
+            QUESTIONS, backend, dice, Rebase(), limits, seed=0, aggregate="prod", observer=Recorder(write)
+        ):
+            log.write(finished_event(judge_tree(growth, judge, config.search)))
         log.write(Session(1.0, 1, 1, len(QUESTIONS), 1024))
     return nodes
+
+
+def show(page: Page, path: Path, name: str, out: Path) -> str:
+    """Open the report, move through its waves and save what is seen; return what was timed."""
+    page.goto(path.resolve().as_uri())
+    paint = page.evaluate(FIRST_PAINT)
+    script, painted = page.evaluate(SLIDE)
+    page.evaluate('document.getElementById("tree-heading").scrollIntoView()')
+    for wave in (9, int(page.evaluate('document.getElementById("wave").max'))):
+        page.evaluate(f"goToWave({wave})")
+        page.screenshot(path=out / f"{name}-wave{wave}.png")
+    page.evaluate("KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+']()")
+    page.screenshot(path=out / f"{name}-near.png")
+    return (
+        f"first paint {paint:.0f} ms; slider: script {median(script):.1f} ms median, "
+        f"{quantiles(script, n=20)[-1]:.1f} p95; with its pixels {median(painted):.1f} median, "
+        f"{quantiles(painted, n=20)[-1]:.1f} p95"
+    )
 
 
 def main(out: Path) -> None:
     """Print a line for each size, save what was shown."""
     binary = find_chromium()
     if binary is None:
-        sys.exit("no Chromium on this machine: apt-get install chromium")
+        sys.exit(MISSING)
     folder = out / "run"
     folder.mkdir(parents=True)
     nodes = grow(folder)
     path = write_page(compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS)), out / "report.html")
     print(f"{nodes} nodes in the tree shown, page of {path.stat().st_size / 1e6:.1f} MB")
     for width, height in ((1280, 900), (390, 844)):
-        for theme in ("light", "dark"):
-            with Page(binary, width, height, dark=theme == "dark") as page:
-                page.open(path)
-                paint = page.run(FIRST_PAINT)
-                script, painted = page.run(SLIDE)
-                print(
-                    f"{width} px, {theme}: first paint {paint:.0f} ms; slider: script {median(script):.1f} ms median, "
-                    f"{quantiles(script, n=20)[-1]:.1f} p95; with its pixels {median(painted):.1f} median, "
-                    f"{quantiles(painted, n=20)[-1]:.1f} p95"
-                )
-                page.run('document.getElementById("tree-heading").scrollIntoView()')
-                for wave in (9, int(page.run('document.getElementById("wave").max'))):
-                    page.run(f"goToWave({wave})")
-                    page.screenshot(out / f"{width}-{theme}-wave{wave}.png")
-                page.run("KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+'](); KEYS['+']()")
-                page.screenshot(out / f"{width}-{theme}-near.png")
+        for colors in COLORS:
+            with started(binary) as browser, opened(browser, width, height, colors) as page:
+                print(f"{width} px, {colors}: {show(page, path, f'{width}-{colors}', out)}")
 
 
 if __name__ == "__main__":

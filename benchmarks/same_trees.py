@@ -72,7 +72,8 @@ def _repeats(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _search(source: Path, folder: Path, flags: Sequence[str]) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+    # One thread on both sides: how a sum is shared out among threads moves its last bits.
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "palmette", "search", *flags, "--out", str(folder), "--json"]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 

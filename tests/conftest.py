@@ -1,10 +1,25 @@
-"""Marks every test with the tier its folder stands for."""
+"""Marks tests with the tier of their folder, chooses how many run beside each other, tells what was not tested."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from palmette.memory.host import free_bytes
+
+# Before torch is loaded, here and in every process that a test starts. Tests use the cores by running beside each
+# other: a second thread of one, or one that spins while it waits, takes a core from its neighbor.
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+
+# The same examples on every machine, however long it takes over them.
+settings.register_profile("anywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("anywhere")
 
 TIERS = ("unit", "torch", "real", "server")
+WORKER_BYTES = 3 * 2**30
+"""What a worker and the processes it starts hold at the most, with room to spare."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -12,3 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = Path(item.path).parent.name
         assert tier in TIERS, f"{item.path} lies in no tier"
         item.add_marker(tier)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker for each core that this process may use, as far as memory goes."""
+    return max(1, min(len(os.sched_getaffinity(0)), free_bytes() // WORKER_BYTES))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Say last how many browser tests were skipped, and why."""
+    yield
+    skipped = [report for report in terminalreporter.getreports("skipped") if "browser" in report.keywords]
+    if skipped:
+        reasons = {str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped}
+        terminalreporter.write_line(f"{len(skipped)} browser tests were skipped: {'; '.join(sorted(reasons))}")

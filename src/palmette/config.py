@@ -1,37 +1,50 @@
 """What a run is told: pydantic models, YAML, dotted overrides, every check in one pass."""
 
-import difflib
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
+from palmette import registry
 from palmette.errors import ConfigError
-from palmette.units import one_line, parse_bytes
+from palmette.strategy import Strategy, make_strategy, settings_of
+from palmette.units import nearest, one_line, parse_bytes
 
 Device = str
-StrategyName = Literal["best_of_n", "beam", "dvts", "rebase", "ets"]
-CostModel = Literal["nodes", "tokens"]
 Aggregate = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantize = Literal["none", "bfloat16", "int8"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
-SCORED_STRATEGIES = ("beam", "dvts", "rebase", "ets")
 PARTNERS = {"seedling": "seedling-ripe"}
 READ_BY_LIKELIHOOD = ("seedling-ripe",)
 """Models of the zoo that score by what they expect."""
 
 
+RENAMED = {
+    ("search", "fold"): "aggregate",
+    ("policy", "weights"): "quantize",
+    ("reward", "weights"): "quantize",
+    ("train", "optimizer"): None,
+    ("train", "logits"): None,
+}
+"""Keys of earlier versions, with what they are called now; None where they are gone."""
+
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer that LoRA may be put on."""
-
-PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
-"""The diversity weights that ETS publishes, by width."""
 
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_COUNT = 10**7
@@ -76,6 +89,8 @@ Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _a
 
 
 class _Settings(BaseModel):
+    """A table of settings: unknown keys, numbers as texts, NaN and infinity are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
@@ -83,6 +98,7 @@ class PolicySettings(_Settings):
     """The model that proposes steps. Sampling defaults are the ones ETS and REBASE publish: temperature 1, no cut."""
 
     model: str = Field("seedling", min_length=1)
+    backend: str = Field("local", min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     quantize: Quantize = "none"
@@ -97,11 +113,11 @@ class PolicySettings(_Settings):
 class RewardSettings(_Settings):
     """The model that scores steps; null for none, `auto` for the one trained for the policy.
 
-    `score` tells how: by a scalar head, or by how much a causal language model expects the step.
+    `score` tells how: by a scalar head, by how much a causal language model expects the step, or by another scorer.
     """
 
     model: str | None = Field("auto", min_length=1)
-    score: Literal["auto", "head", "likelihood"] = "auto"
+    score: str = Field("auto", min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     quantize: Quantize = "none"
@@ -123,42 +139,68 @@ class TaskSettings(_Settings):
     prompt: str | None = Field(None, min_length=1)
     step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
     stop: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
+    judge: str = Field("auto", min_length=1)
     verify_seconds: float = Field(5.0, gt=0, le=3600)
 
 
-class SearchSettings(_Settings):
-    """How the tree grows. Limits are those of the ETS release: 25 steps, 256 tokens a step, 1024 in all."""
+def _split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what belongs to the strategy and what belongs to every search, of a table `search`."""
+    shared = [key for key in SearchSettings.model_fields if key != "options" and key in values]
+    return {str(key): values[key] for key in values if key not in shared}, {key: values[key] for key in shared}
 
-    strategy: StrategyName = "best_of_n"
+
+class SearchSettings(_Settings):
+    """How the tree grows. Limits are those of the ETS release: 25 steps, 256 tokens a step, 1024 in all.
+
+    `options` holds the strategy's own settings, which it declares; in a file they stand beside the others.
+    """
+
+    strategy: str = Field("best_of_n", min_length=1)
     width: int = Field(16, ge=1, le=65_536)
     depth: int = Field(25, ge=1, le=_LARGEST_COUNT)
     step_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
     total_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
-    fold: Aggregate = "prod"
+    aggregate: Aggregate = "prod"
     vote: Vote = "weighted"
-    rebase_temperature: float = Field(0.2, ge=0.001, le=1000)
-    lambda_kv: float = Field(1.25, ge=0, le=1000)
-    lambda_diversity: float | None = Field(None, ge=0, le=1000)
-    kv_cost: CostModel = "nodes"
     kv_budget: Budget = None
     first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
     questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        own, shared = _split_search(values)
+        return {**shared, "options": own}
+
+    @model_serializer(mode="wrap")
+    def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        options = values.pop("options")
+        return {**values, **options}
 
     @property
-    def diversity(self) -> float:
-        """Return the weight of diversity: the one given, or the one published for the nearest width."""
-        if self.lambda_diversity is not None:
-            return self.lambda_diversity
-        return PUBLISHED_DIVERSITY[min(PUBLISHED_DIVERSITY, key=lambda width: abs(math.log(self.width / width)))]
+    def first_tokens(self) -> int:
+        """How long a first step is expected to be, within the limits of a step."""
+        return min(self.first_step_tokens, self.step_tokens, self.total_tokens)
 
-    @property
-    def groups_steps(self) -> bool:
-        """Tell whether steps are grouped by meaning, so that an embedder is needed."""
-        return self.strategy == "ets" and self.diversity > 0
+    def build_strategy(self) -> Strategy:
+        """Return the strategy with its settings filled in; raise ConfigError for a name that stands for none."""
+        part = registry.find("strategy", self.strategy)
+        declared = settings_of(part)
+        own = {key: value for key, value in self.options.items() if key in declared.model_fields}
+        try:
+            return make_strategy(
+                part, declared.model_validate(own), width=self.width, first_step_tokens=self.first_tokens
+            )
+        except TypeError as error:
+            raise ConfigError(f"search.strategy {self.strategy}: {error}") from error
 
 
 class EmbedderSettings(_Settings):
-    """The SentenceTransformer that tells which steps say the same; loaded only where `ets` values diversity.
+    """The SentenceTransformer that tells which steps say the same; loaded only where a strategy uses clusters.
 
     Device `auto` is the reward model's.
     """
@@ -211,38 +253,30 @@ class Config(_Settings):
     memory: MemorySettings = MemorySettings()
     train: TrainSettings = TrainSettings()
 
-    @model_validator(mode="after")
-    def _strategies_have_their_scores(self) -> "Config":
-        if self.search.strategy in SCORED_STRATEGIES and self.partner() is None:
-            raise ValueError(
-                f"search.strategy {self.search.strategy!r} goes by scores, and there is no reward model: "
-                f"set reward.model, or search.strategy to 'best_of_n'. Any language model can judge: "
-                f"--reward {self.policy.model} --set reward.score=likelihood"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _budgets_are_kept(self) -> "Config":
-        if self.search.kv_budget is not None and self.search.strategy != "ets":
-            raise ValueError(
-                f"search.kv_budget is kept by strategy 'ets' alone, and search.strategy is {self.search.strategy!r}: "
-                f"set search.strategy to 'ets', or leave search.kv_budget out"
-            )
-        return self
+    def has_scores(self) -> bool:
+        """Tell whether steps are scored: by a reward model, or by a scorer of the user's own."""
+        return self.partner() is not None or not _reads_model(self.reward.score)
 
     def partner(self) -> str | None:
         """Return the reward model: the one named, or for `auto` the one that was trained for the policy, if any."""
         return PARTNERS.get(self.policy.model) if self.reward.model == "auto" else self.reward.model
 
 
-def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """List every dotted key a config may hold."""
+def known_keys() -> list[str]:
+    """List every dotted key a config may hold, those of all built-in strategies among them."""
+    keys = _keys(Config, "")
+    for name in registry.built_ins("strategy"):
+        keys += _keys(settings_of(registry.find("strategy", name)), "search.")
+    return list(dict.fromkeys(keys))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> list[str]:
     keys = []
     for name, info in model.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            keys += known_keys(kind, f"{prefix}{name}.")
-        else:
+            keys += _keys(kind, f"{prefix}{name}.")
+        elif f"{prefix}{name}" != "search.options":
             keys.append(f"{prefix}{name}")
     return keys
 
@@ -260,19 +294,113 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     return check_config(values, sources, str(path) if path else "config")
 
 
-def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: str) -> Config:
-    """Turn plain values into a Config with nothing left to choose. `sources` tells keys that are not from `origin`."""
+def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: str, *, imports: bool = True) -> Config:
+    """Turn plain values into a Config with nothing left to choose. `sources` tells keys that are not from `origin`.
+
+    Without `imports` no code of the user's own is imported, for files that come from elsewhere: what a strategy of
+    theirs would have checked stays as it is written.
+    """
+    faults: list[Any] = []
+    cause: ConfigError | None = None
+    config: Config | None = None
     try:
-        config = Config.model_validate(values)
-        model, score = config.partner(), config.reward.score
-        if score == "auto":
-            score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
-        return config.model_copy(update={"reward": config.reward.model_copy(update={"model": model, "score": score})})
+        config = _named_parts(Config.model_validate(values))
     except ValidationError as error:
-        faults = error.errors()
+        faults = list(error.errors())
+    search = values.get("search")
+    told = dict(search) if isinstance(search, Mapping) else {}
+    strategy = told.get("strategy", "best_of_n")
+    options, _ = _split_search(told)
+    if isinstance(strategy, str) and strategy and (imports or strategy in registry.built_ins("strategy")):
+        try:
+            options, wrong = _checked_options(strategy, options)
+            faults += wrong
+        except ConfigError as error:
+            cause = error
+            faults.append({"loc": ("search", "strategy"), "type": "no_strategy", "input": strategy, "msg": str(error)})
+    if faults:
         said = [_explain(item, sources, origin) for item in faults[:5]]
         more = [f"and {len(faults) - 5} more"] if len(faults) > 5 else []
-        raise ConfigError("; ".join(said + more)) from None
+        raise ConfigError("; ".join(said + more)) from cause
+    assert config is not None
+    config = config.model_copy(update={"search": config.search.model_copy(update={"options": options})})
+    if imports:
+        _check_uses(config, origin)
+    return config
+
+
+def recorded_config(values: Mapping[str, Any], origin: str, *, imports: bool = True) -> Config:
+    """Return the config that a run was started with, also where an earlier version wrote it under other keys."""
+    tables = {table: dict(keys) if isinstance(keys, Mapping) else keys for table, keys in values.items()}
+    for (table, key), new in RENAMED.items():
+        if isinstance(tables.get(table), dict) and key in tables[table]:
+            value = tables[table].pop(key)
+            if new is not None:
+                tables[table][new] = "none" if value == "as_is" else value
+    return check_config(tables, {}, origin, imports=imports)
+
+
+def _reads_model(score: str) -> bool:
+    """Tell whether a way to score reads the reward model; any other name stands for a scorer of its own."""
+    return score == "auto" or score in registry.built_ins("scorer")
+
+
+def _named_parts(config: Config) -> Config:
+    """Return the config with `auto` decided and parts that are named in the place of a model where they belong."""
+    policy, reward = config.policy, config.reward
+    if registry.is_reference(policy.model):
+        policy = policy.model_copy(update={"backend": policy.model})
+    if reward.model is not None and registry.is_reference(reward.model):
+        reward = reward.model_copy(update={"score": reward.model, "model": None})
+    model, score = reward.model, reward.score
+    if model == "auto":
+        model = config.partner() if _reads_model(score) else None
+    if score == "auto":
+        score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
+    reward = reward.model_copy(update={"model": model, "score": score})
+    return config.model_copy(update={"policy": policy, "reward": reward})
+
+
+def _checked_options(strategy: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return a strategy's own settings with their defaults, and what is wrong with them.
+
+    A key that another built-in strategy declares is checked by that one and kept: one file serves several strategies.
+    Raises ConfigError for a name that stands for no strategy.
+    """
+    declared = settings_of(registry.find("strategy", strategy))
+    faults: list[Any] = []
+    checked: dict[str, Any] = {}
+    others = {key: value for key, value in options.items() if key not in declared.model_fields}
+    built_in = [settings_of(registry.find("strategy", name)) for name in registry.built_ins("strategy")]
+    for model in dict.fromkeys((declared, *built_in)):
+        if model is declared:
+            own = {key: value for key, value in options.items() if key in model.model_fields}
+        else:
+            own = {key: others.pop(key) for key in list(others) if key in model.model_fields}
+        try:
+            values = model.model_validate(own).model_dump(mode="json")
+            checked |= values if model is declared else {key: values[key] for key in own}
+        except ValidationError as error:
+            faults += [{**item, "loc": ("search", *item["loc"])} for item in error.errors()]
+    faults += [{"loc": ("search", key), "type": "extra_forbidden", "input": value} for key, value in others.items()]
+    return checked, faults
+
+
+def _check_uses(config: Config, origin: str) -> None:
+    """Raise ConfigError where the strategy uses what the run does not have, or a budget is set that it ignores."""
+    search = config.search
+    uses = search.build_strategy().uses
+    if "scores" in uses and not config.has_scores():
+        raise ConfigError(
+            f"{origin}: search.strategy {search.strategy!r} goes by scores, and there is no reward model: "
+            f"set reward.model, or search.strategy to 'best_of_n'. Any language model can judge: "
+            f"--reward {config.policy.model} --set reward.score=likelihood"
+        )
+    if search.kv_budget is not None and "room" not in uses:
+        raise ConfigError(
+            f"{origin}: search.kv_budget is not kept by strategy {search.strategy!r}: "
+            f"set search.strategy to 'ets', or leave search.kv_budget out"
+        )
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -286,12 +414,6 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value if isinstance(parsed, dict | list) else parsed
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that a misspelled one most likely meant."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
 
 
 class _Loader(yaml.SafeLoader):
@@ -354,6 +476,9 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
         return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
         guess = nearest(dotted, known_keys())
+        table, _, key = dotted.partition(".")
+        if RENAMED.get((table, key)):
+            return f"{origin}: {dotted!r} is called '{table}.{RENAMED[table, key]}' now"
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."
         return f"{origin}: unknown key {dotted!r}.{hint}"
     given = item["input"]

@@ -33,9 +33,10 @@ class QuestionStarted:
     kind: ClassVar[str] = "question_started"
     question: str
     prompt: str
-    reference: str
+    reference: str | None
     prompt_tokens: Annotated[int, Field(ge=0, le=10**8)]
     digest: str
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class WaveDone:
     """One wave of one question: the steps it added, the children granted next, the KV tokens held at its end.
 
     `clusters` labels those of its open leaves that a strategy grouped by what they say; labels count from 0 each wave.
+    The steps' log-probabilities are at `temperature`.
     """
 
     kind: ClassVar[str] = "wave_done"
@@ -66,19 +68,36 @@ class WaveDone:
     kv_tokens: int
     separate_kv_tokens: int
     clusters: dict[int, int] = field(default_factory=dict)
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What one way of voting answers, and whether that is right."""
+    """What one way of voting answers, and whether that is right; None where nobody can tell."""
 
     answer: str | None
-    outcome: str
+    outcome: str | None
+
+
+@dataclass(frozen=True)
+class JudgedLeaf:
+    """One leaf that was not pruned: the answer it gives, the judge's verdict on it, and its reward.
+
+    The answer is None where it holds none; outcome and reward are None where nobody can tell.
+    """
+
+    leaf: Count
+    answer: str | None
+    outcome: str | None
+    reward: float | None
 
 
 @dataclass(frozen=True)
 class QuestionFinished:
-    """A question is answered: one choice for each way of voting, and how each single leaf fared."""
+    """A question is answered: one choice for each way of voting, and the verdict on every leaf that was not pruned.
+
+    `leaf_outcomes` counts these verdicts; it is all that runs of earlier versions have.
+    """
 
     kind: ClassVar[str] = "question_finished"
     question: str
@@ -90,6 +109,7 @@ class QuestionFinished:
     peak_separate_kv_tokens: int
     waves: int
     out_of_room: bool = False
+    leaves: tuple[JudgedLeaf, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,13 +130,13 @@ class Session:
 
 @dataclass(frozen=True)
 class OomRetry:
-    """A piece of work did not fit and was made smaller: `tried` units, then at most `limit`, None for any size again.
+    """Work ran out of memory and was retried smaller: `tried` units, then at most `limit`, None for any size again.
 
-    With `spared` what can be computed again was given up first. A last rung without either ended the work.
+    With `spared` caches that can be computed again were given up first. A last one without either ended the work.
     `moment` is seconds since the meter of its process began, which was at `began` (seconds since 1970).
     """
 
-    kind: ClassVar[str] = "rung"
+    kind: ClassVar[str] = "oom_retry"
     guard: str
     unit: str
     tried: Count
@@ -180,6 +200,8 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
     for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, OomRetry, Reclaimed, MemoryTimeline)
 }
+_RENAMED = {"rung": "oom_retry"}
+"""Kinds of events that earlier versions wrote under another name."""
 
 
 @dataclass
@@ -282,6 +304,7 @@ def _decode(line: bytes, place: str) -> Event:
     except (ValueError, RecursionError) as error:
         raise RunError(f"{place}: damaged, not JSON ({error})") from None
     kind = values.pop("kind", None) if isinstance(values, dict) else None
+    kind = _RENAMED.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in _ADAPTERS:
         raise RunError(f"{place}: damaged, no event of a known kind")
     try:

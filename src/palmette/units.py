@@ -1,6 +1,8 @@
 """Quantities and texts as people read them: parse "18GiB", print "17.3 GiB"."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from palmette.errors import ConfigError
 
@@ -66,6 +68,12 @@ def one_line(text: str, longest: int = 1000) -> str:
     """Return a text without line breaks and control characters, cut: what it names cannot draw on a terminal."""
     cut = text if len(text) <= longest else f"{text[: longest - 3]}..."
     return "".join(character if character.isprintable() else " " for character in cut)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that a misspelled one most likely meant."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def describe_error(error: BaseException, longest: int = 200) -> str:

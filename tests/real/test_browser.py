@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from palmette.config import Config
 from palmette.events import (
@@ -20,13 +22,12 @@ from palmette.events import (
 )
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
 from palmette.tasks.task import Question
-from tests.real.chromium import Page, find_chromium
+from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
-BINARY = find_chromium()
-pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine: apt-get install chromium")
+pytestmark = pytest.mark.browser
 
 SCRIPT = "<script>window.pwned=1</script>"
 BREAKOUT = "</script><img src=x onerror=window.pwned=2><svg onload=window.pwned=3>"
@@ -69,46 +70,65 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [("rebase-<img src=x onerror=window.pwned=6>", "rebase", 3), ("bon", "best_of_n", 3)]
     runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
     asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
-    return write_page(compare(runs, lambda config: Rejudge(MathJudge(5), asked)), folder / "report.html")
+    return write_page(compare(runs, lambda config: Rejudge(MathJudge(3600), asked)), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    binary = find_chromium()
+    if binary is None:
+        pytest.skip(MISSING)
+    with started(binary) as browser:
+        yield browser
+
+
+@contextmanager
+def shown(browser: Browser, path: Path, size: tuple[int, int]) -> Iterator[Page]:
+    """Open a report; afterwards nothing in it has failed, and nothing but itself was asked for."""
+    errors: list[str] = []
+    asked: list[str] = []
+    with opened(browser, *size) as page:
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        yield page
+    assert errors == []
+    assert asked == [path.as_uri()]
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")
-def page(path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    assert BINARY
-    with Page(BINARY, *request.param) as opened:
-        opened.open(path)
-        yield opened
-        assert not opened.errors
-        assert [url for url in opened.requests if not url.startswith("file://")] == []
+def page(browser: Browser, path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    with shown(browser, path, request.param) as page:
+        yield page
 
 
 def text(page: Page, name: str) -> Any:
-    return page.run(f'document.getElementById("{name}").textContent')
+    return page.evaluate(f'document.getElementById("{name}").textContent')
 
 
 def focus(page: Page, name: str) -> None:
-    page.run(f'document.getElementById("{name}").focus()')
+    page.evaluate(f'document.getElementById("{name}").focus()')
 
 
 def test_hostile_text_is_shown_and_never_run(page: Page) -> None:
     assert text(page, "prompt") == PROMPT
     focus(page, "view")
     for key, shown in [("Home", PROMPT), ("ArrowRight", SCRIPT), ("ArrowDown", BREAKOUT)]:
-        page.press(key)
+        page.keyboard.press(key)
         assert shown in text(page, "path")
     assert ANSWER in text(page, "votes")
     assert "onerror=window.pwned=6" in text(page, "run")
     assert BREAKOUT in text(page, "settings")
-    assert page.run("window.pwned") is None
-    assert page.run('document.querySelectorAll("main script, img, svg[onload], b").length') == 0
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate('document.querySelectorAll("main script, img, svg[onload], b").length') == 0
 
 
 def test_the_page_itself_never_scrolls_sideways(page: Page) -> None:
     focus(page, "view")
-    page.run('document.getElementById("settings").open = true')
+    page.evaluate('document.getElementById("settings").open = true')
     for key in ("Home", "ArrowRight", "ArrowDown", "ArrowDown"):  # as far as the widest step
-        page.press(key)
-        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        page.keyboard.press(key)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert WIDE in text(page, "path")
 
 
@@ -116,13 +136,13 @@ def test_the_slider_goes_back_to_what_each_wave_saw(page: Page) -> None:
     assert text(page, "wave-name") == "Wave 2 of 2"
     assert "3 steps added: none granted children, 3 finished" in text(page, "wave-line")
     focus(page, "wave")
-    page.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
     assert text(page, "wave-name") == "Wave 1 of 2"
     assert "2 of them granted 3 children, 1 pruned; 2 clusters" in text(page, "wave-line")
     figures = [int(number) for number in re.findall(r"\d+", text(page, "kv-line"))]
     assert figures == [22, 10, 12, 42]  # all once, the prompt shared by three paths, the steps, three copies
-    assert page.run('document.getElementById("wave").getAttribute("aria-valuetext")').startswith("Wave 1 of 2")
-    page.press("ArrowLeft")
+    assert page.evaluate('document.getElementById("wave").getAttribute("aria-valuetext")').startswith("Wave 1 of 2")
+    page.keyboard.press("ArrowLeft")
     assert text(page, "wave-line") == "The prompt is granted 3 children."
     assert text(page, "node-name") == "Prompt"  # what was selected has not grown yet
 
@@ -142,72 +162,83 @@ def test_arrow_keys_walk_the_tree_and_tell_each_node(page: Page) -> None:
         ("End", "Node 6", "answer 4, right"),  # 0.63 + 0.72 for 4 against 0.81: its best leaf
     ]
     for key, name, told in walk:
-        page.press(key)
+        page.keyboard.press(key)
         assert (text(page, "node-name"), told in text(page, "node-line")) == (name, True), key
-    before = page.run("view.rowHeight")
-    page.press("-")
-    assert page.run("view.rowHeight") <= before
 
 
 def test_every_control_can_be_reached_with_a_visible_focus(page: Page) -> None:
     reached = set()
     for _ in range(60):
-        page.press("Tab")
-        name = page.run("document.activeElement.id")
+        page.keyboard.press("Tab")
+        name = page.evaluate("document.activeElement.id")
         reached.add(name)
         style = "getComputedStyle(document.activeElement)"
         if name in ("run", "question", "next", "wave", "view"):
-            assert page.run(f"{style}.outlineStyle") == "solid"
+            assert page.evaluate(f"{style}.outlineStyle") == "solid"
     assert {"run", "question", "next", "wave", "view", "in", "out", "fit", "table", "votes"} <= reached
 
 
 def test_a_click_selects_and_another_question_can_be_chosen(page: Page) -> None:
-    page.run('document.getElementById("canvas").scrollIntoView()')
-    x, y = page.run(
+    page.evaluate('document.getElementById("canvas").scrollIntoView()')
+    x, y = page.evaluate(
         "(() => { const r = view.canvas.getBoundingClientRect(); return [r.x + view.x(5), r.y + view.y(5)] })()"
     )
-    for kind in ("mousePressed", "mouseReleased"):
-        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    page.mouse.click(x, y)
     assert text(page, "node-name") == "Node 5"
-    page.run('document.getElementById("next").click()')
-    assert page.run("explorer.index") == 1
-    assert page.run('document.getElementById("next").disabled') is True
-    page.run('document.querySelector("#votes .chips button").click()')
+    page.evaluate('document.getElementById("next").click()')
+    assert page.evaluate("explorer.index") == 1
+    assert page.evaluate('document.getElementById("next").disabled') is True
+    page.evaluate('document.querySelector("#votes .chips button").click()')
     assert text(page, "node-name").startswith("Node")
 
 
 def test_the_vote_adds_up_as_it_did_in_the_run(page: Page) -> None:
     assert "4 won and is right" in text(page, "vote-line")
-    lines = page.run('[...document.querySelectorAll("#votes tbody tr")].map((row) => row.textContent)')
+    lines = page.evaluate('[...document.querySelectorAll("#votes tbody tr")].map((row) => row.textContent)')
     assert "1.350" in lines[0] and "✓ right" in lines[0]  # 0.9 x 0.7 + 0.8 x 0.9
     assert "0.810" in lines[1] and "✗ unparseable" in lines[1]
 
 
 def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) -> None:
-    told = page.run(
+    told = page.evaluate(
         '[...document.querySelectorAll("#plot-tokens .point")].map((one) => one.getAttribute("aria-label"))'
     )
     assert [label.split(":")[0] for label in told] == ["best of 1", "best of 2", "best of 3", "rebase 3", "best_of_n 3"]
-    page.run('document.querySelectorAll("#plot-tokens .point")[3].focus()')
+    page.evaluate('document.querySelectorAll("#plot-tokens .point")[3].focus()')
     assert "rebase 3: accuracy 1.000" in text(page, "plot-tokens")
 
 
-def test_a_run_that_has_finished_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
-    assert BINARY
+def test_a_run_that_has_finished_nothing_yet_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
-    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(5), [])), tmp_path / "report.html")
-    with Page(BINARY) as page:
-        page.open(path)
+    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])), tmp_path / "report.html")
+    with shown(browser, path, SIZES[0]) as page:
         assert text(page, "title") == "best_of_n at width 16"
-        assert page.run('document.getElementById("explorer").hidden') is True
-        assert not page.errors
+        assert page.evaluate('document.getElementById("explorer").hidden') is True
+
+
+def test_keys_show_a_tall_tree_nearer_and_whole_again(browser: Browser, tmp_path: Path) -> None:
+    leaves = tuple(step(number, 0, "= 4", 0.9, finished=True) for number in range(1, 81))
+    chosen = {vote: Chosen("4", "correct") for vote in ("best", "majority", "weighted")}
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        log.write(QuestionStarted("a", "2+2", "4", 10, "d"))
+        log.write(WaveDone("a", 0, leaves, {}, 330, 1120))
+        log.write(QuestionFinished("a", chosen, {"correct": 80}, 320, 330.0, 330, 1120, 1))
+    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])), tmp_path / "report.html")
+    with shown(browser, path, SIZES[0]) as page:
+        focus(page, "view")
+        heights = [page.evaluate("view.rowHeight / view.fitted")]
+        for key in ("+", "+", "-", "0", "-"):
+            page.keyboard.press(key)
+            heights.append(page.evaluate("view.rowHeight / view.fitted"))
+        assert heights == pytest.approx([1, 1.6, 2.56, 1.6, 1, 1])
 
 
 def test_dark_and_light_colors_both_reach_the_canvas(page: Page) -> None:
     seen = set()
-    for theme in ("light", "dark"):
-        page.theme(theme)
-        page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        seen.add(page.run("view.colors.ink"))
+    for colors in COLORS:
+        page.emulate_media(color_scheme=colors)
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        seen.add(page.evaluate("view.colors.ink"))
     assert len(seen) == 2

@@ -52,7 +52,7 @@ def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every
     config = {
         "policy": {"model": str(wide_model)},
         "reward": {"model": str(wide_model), "score": "likelihood", "batch_rows": 8},
-        "task": {"questions": 3, "grade": 1},
+        "task": {"questions": 3, "grade": 1, "verify_seconds": 3600.0},
         "search": {"strategy": "rebase", "width": 40, "depth": 2, "step_tokens": 8, "questions_in_flight": 3},
     }
     tmp_path.joinpath("run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from palmette.events import Session, WaveDone, read_events
+from tests.command import palmette
 from tests.unit.test_etsfile import PUBLISHED
 
 pytestmark = pytest.mark.real
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.real
 SMALL = ("--questions", "3", "--width", "8", "--set", "task.grade=2")
 LOADED = """
 import sys
-from palmette.cli import main
+from palmette.commands.app import main
 try:
     main()
 finally:
@@ -25,9 +26,10 @@ finally:
 """
 
 
-def palmette(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def from_nothing(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that has imported nothing; its last word tells whether it imported embedders."""
     command = [sys.executable, "-c", LOADED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
 def search(cwd: Path, name: str, *arguments: str) -> list[Any]:
@@ -46,11 +48,11 @@ def waves(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_without_diversity_the_embedder_is_not_even_imported(tmp_path: Path) -> None:
-    plain = palmette(
+    plain = from_nothing(
         "search", "--strategy", "ets", "--set", "search.lambda_diversity=0", "--out", "plain", *SMALL, cwd=tmp_path
     )
     assert plain.stdout.rstrip().endswith("LOADED False"), plain.stderr
-    diverse = palmette("search", "--strategy", "ets", "--out", "diverse", *SMALL, cwd=tmp_path)
+    diverse = from_nothing("search", "--strategy", "ets", "--out", "diverse", *SMALL, cwd=tmp_path)
     assert diverse.stdout.rstrip().endswith("LOADED True"), diverse.stderr
     found = [event for event in read_events(tmp_path / "diverse") if isinstance(event, WaveDone)]
     assert any(len(set(wave.clusters.values())) > 1 for wave in found)
@@ -99,7 +101,7 @@ def test_the_published_files_run(tmp_path: Path, width: int, lambdas: float) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"ets.yaml: lambdas: {lambdas} becomes search.lambda_diversity: {lambdas}" in done.stderr
-    printed = json.loads(done.stdout.rpartition("LOADED")[0])
+    printed = json.loads(done.stdout)
     assert printed["config"]["search"]["width"] == width
     assert printed["run"] == f"exp_results/ets_{width}_math500"
 

@@ -5,23 +5,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
+from tests.command import Command, palmette
 
-SEARCH = [sys.executable, "-m", "palmette", "search"]
-SMALL = ["--questions", "6", "--width", "4", "--seed", "3"]
+pytestmark = pytest.mark.xdist_group("search")  # They share a search that is run once.
+
+UNHURRIED = ["--set", "task.verify_seconds=3600"]  # An answer that takes long to judge on a busy machine is judged.
+SMALL = ["--questions", "6", "--width", "4", "--seed", "3", *UNHURRIED]
 
 
-def searched(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run([*SEARCH, "--json", *arguments], capture_output=True, text=True, check=False)
+def values_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     values: dict[str, Any] = json.loads(done.stdout)
     return values
+
+
+def searched(*arguments: str) -> dict[str, Any]:
+    return values_of(palmette("search", "--json", *arguments))
 
 
 def trees(folder: Path) -> dict[str, list[tuple[int, int, tuple[int, ...], bool]]]:
@@ -36,8 +41,11 @@ def trees(folder: Path) -> dict[str, list[tuple[int, int, tuple[int, ...], bool]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Search as users do: from nothing, and with more than one thread."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return folder, searched(*SMALL, "--out", str(folder))
+    command = [sys.executable, "-m", "palmette", "search", "--json", *SMALL, "--out", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    return folder, values_of(subprocess.run(command, env=environment, capture_output=True, text=True, check=False))
 
 
 def test_a_run_says_what_it_found_and_leaves_a_report(whole: tuple[Path, dict[str, Any]]) -> None:
@@ -63,15 +71,7 @@ def test_another_seed_gives_other_trees(tmp_path: Path, whole: tuple[Path, dict[
     assert trees(tmp_path / "run")[first] != trees(whole[0])[first]
 
 
-def begun(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the same search and come back as soon as its first question is finished."""
-    one_by_one = ["--set", "search.questions_in_flight=2"]
-    process = subprocess.Popen([*SEARCH, *SMALL, *one_by_one, "--out", str(folder)], stderr=subprocess.PIPE)
-    while process.poll() is None:
-        if (folder / FILE_NAME).exists() and b'"question_finished"' in (folder / FILE_NAME).read_bytes():
-            return process
-        time.sleep(0.005)  # Waits for the file, not for a time: the loop ends with the process at the latest.
-    raise AssertionError("the search ended before it could be stopped")
+TWO_AT_A_TIME = ["--set", "search.questions_in_flight=2"]
 
 
 def finished(folder: Path) -> list[str]:
@@ -83,13 +83,16 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]], stop: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    process = begun(folder)
-    os.kill(process.pid, stop)
-    _, said = process.communicate()
+    with Command("search", *SMALL, *TWO_AT_A_TIME, "--out", str(folder), pauses=True) as command:
+        command.wait_for_pause()
+        command.send_signal(stop)
+        done = command.end()
     if stop == signal.SIGINT:
-        assert b"continue with: palmette search --resume" in said
+        assert done.returncode == 130 and f"continue with: palmette search --resume {folder}" in done.stderr
+    else:
+        assert done.returncode == -stop
     done_before = finished(folder)
-    assert 1 <= len(done_before) < 6
+    assert len(done_before) == 1
     values = searched("--resume", str(folder))
     assert finished(folder)[: len(done_before)] == done_before
     assert sorted(finished(folder)) == sorted(set(finished(folder)))
@@ -101,10 +104,9 @@ def test_a_stopped_run_continues_without_repeating_or_losing_a_question(
 
 def test_a_second_process_is_refused_while_the_first_works(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = begun(folder)
-    second = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
-    first.kill()
-    first.communicate()
+    with Command("search", *SMALL, *TWO_AT_A_TIME, "--out", str(folder), pauses=True) as first:
+        first.wait_for_pause()
+        second = palmette("search", "--resume", str(folder))
     assert second.returncode == 1
     assert "is being written by another process" in second.stderr
 
@@ -115,7 +117,7 @@ def test_damage_in_the_middle_is_named_and_nothing_is_overwritten(
     lines = (whole[0] / FILE_NAME).read_bytes().splitlines(keepends=True)
     lines[2] = b"{]\n"
     (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
-    done = subprocess.run([*SEARCH, "--resume", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = palmette("search", "--resume", str(tmp_path))
     assert done.returncode == 1
     assert "line 3: damaged" in done.stderr
     assert (tmp_path / FILE_NAME).read_bytes() == b"".join(lines)
@@ -125,15 +127,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]]
 ) -> None:
     folder = tmp_path / "run"
-    code = f"""
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
-from palmette.cli import main
-sys.argv = ["palmette", "search", *{SMALL!r}, "--out", {str(folder)!r}]
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = palmette("search", *SMALL, "--out", str(folder), file_bytes=8_000)
     assert done.returncode == 1, done.stderr
     assert "Finished questions are kept" in done.stderr
     assert "Traceback" not in done.stderr
@@ -142,7 +136,7 @@ main()
 
 @pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase"])
 def test_strategies_that_go_by_scores_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
-    same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2"]
+    same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2", *UNHURRIED]
     narrow = ["--set", "policy.batch_rows=5", "--set", "reward.batch_rows=3", "--set", "search.questions_in_flight=2"]
     values = searched(*same, "--out", str(tmp_path / "wide"))
     again = searched(*same, *narrow, "--out", str(tmp_path / "narrow"))
@@ -173,8 +167,7 @@ def test_a_question_that_cannot_be_asked_is_refused_before_the_run_begins(
     tmp_path: Path, content: str, said: str
 ) -> None:
     task = rows(tmp_path / "task.jsonl", "1+1", content, "2+2")
-    arguments = [*SEARCH, "--task", str(task), "--width", "2", "--out", str(tmp_path / "run")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = palmette("search", "--task", str(task), "--width", "2", "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     assert said in done.stderr
     assert not (tmp_path / "run").exists()
@@ -189,30 +182,32 @@ def test_a_task_that_changed_in_any_message_is_not_resumed(tmp_path: Path) -> No
     chat("one")
     searched("--task", str(tmp_path / "task.jsonl"), "--width", "1", "--out", str(folder))
     chat("two")
-    done = subprocess.run([*SEARCH, "--resume", str(folder)], capture_output=True, text=True, check=False)
+    done = palmette("search", "--resume", str(folder))
     assert done.returncode == 1
     assert "the task has changed" in done.stderr
 
 
 def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path) -> None:
     rows(tmp_path / "task.jsonl", "1+1")
-    here = [*SEARCH, "--json", "--task", "task.jsonl", "--width", "1", "--out", "run"]
-    subprocess.run(here, cwd=tmp_path, capture_output=True, check=True)
+    done = palmette("search", "--task", "task.jsonl", "--width", "1", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert searched("--resume", str(tmp_path / "run"))["results"]["questions"] == 1
 
 
 def test_a_folder_taken_while_the_models_were_loading_is_not_written_into(tmp_path: Path) -> None:
-    from palmette.config import load_config
+    from palmette.api import Searcher
     from palmette.errors import RunError
-    from palmette.run.search import new_folder, start_search
+    from palmette.run.parts import build_parts
+    from palmette.run.search import make_meter, search_into
+    from palmette.tasks.load import load_task
 
-    config = load_config(None, {"out": str(tmp_path / "run"), "task.questions": 1, "search.width": 1})
-    first, second = new_folder(config), new_folder(config)
-    start_search(first, config, lambda done, total: None)
-    before = (first / FILE_NAME).read_bytes()
-    with pytest.raises(RunError, match="taken by another process"):
-        start_search(second, config, lambda done, total: None)
-    assert (first / FILE_NAME).read_bytes() == before
+    searcher = Searcher(width=1, settings={"task.questions": 1})
+    task = load_task(searcher.config.task)
+    searcher.search(task, out=tmp_path / "run")
+    before = (tmp_path / "run" / FILE_NAME).read_bytes()
+    with make_meter(searcher.config) as meter, pytest.raises(RunError, match="taken by another process"):
+        next(search_into(tmp_path / "run", searcher.config, build_parts(searcher.config), task, meter, is_new=True))
+    assert (tmp_path / "run" / FILE_NAME).read_bytes() == before
 
 
 def test_a_search_without_a_reward_model_votes_by_majority_alone(tmp_path: Path) -> None:
@@ -226,8 +221,7 @@ def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> Non
     from palmette.zoo.resolve import resolve
 
     def failed(model: Path) -> tuple[int, str]:
-        arguments = ["--policy", str(model), "--out", str(tmp_path / "run"), "--questions", "1"]
-        done = subprocess.run([*SEARCH, *arguments], capture_output=True, text=True, check=False)
+        done = palmette("search", "--policy", str(model), "--out", str(tmp_path / "run"), "--questions", "1")
         (line,) = [line for line in done.stderr.splitlines() if line.startswith("palmette: ")]
         return done.returncode, line
 
@@ -243,12 +237,3 @@ def test_a_missing_model_and_a_damaged_one_are_told_apart(tmp_path: Path) -> Non
     code, line = failed(copy)
     assert code == 4
     assert "model.safetensors is damaged" in line
-
-
-def test_the_real_model_answers_generated_questions(tmp_path: Path) -> None:
-    values = searched(
-        "--policy", "smollm2-135m", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
-        "--set", "search.total_tokens=24", "--out", str(tmp_path / "run"),
-    )  # fmt: skip
-    assert values["results"]["questions"] == 1
-    assert values["results"]["generated_tokens"] > 0

@@ -1,15 +1,18 @@
 import csv
 import json
 import subprocess
-import sys
 from pathlib import Path
 
-SWEEP = [sys.executable, "-m", "palmette", "sweep"]
-GRID = ["--strategies", "best_of_n,rebase", "--widths", "2,3", "--seeds", "0", "--set", "task.questions=2"]
+from tests.command import palmette
+
+GRID = [
+    "--strategies", "best_of_n,rebase", "--widths", "2,3", "--seeds", "0", "--set", "task.questions=2",
+    "--set", "task.verify_seconds=3600",
+]  # fmt: skip
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SWEEP, *arguments], capture_output=True, text=True, check=False)
+def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return palmette("sweep", *arguments, cwd=cwd)
 
 
 def test_a_sweep_runs_every_cell_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
@@ -45,7 +48,7 @@ def test_best_of_n_is_always_there_to_measure_with_and_a_sweep_has_a_page(tmp_pa
     widest = table[-1]
     assert widest["bon_same_tokens"] == widest["weighted"]  # at its own tokens it is itself
     (folder / "report.html").unlink()
-    again = subprocess.run([*SWEEP[:-1], "report", str(folder)], capture_output=True, text=True, check=True)
+    again = palmette("report", str(folder))
     assert again.stdout == f"{folder / 'report.html'}\n"
     page = (folder / "report.html").read_text(encoding="utf-8")
     found = json.loads(page.split('id="data">')[1].split("</script>")[0])
@@ -70,14 +73,12 @@ def test_a_refused_sweep_leaves_nothing_and_its_advice_works(tmp_path: Path) -> 
 def test_a_sweep_goes_on_from_another_folder_with_a_task_named_from_its_own(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "1+2", "answer": "3"}) + "\n")
     arguments = ["--strategies", "best_of_n", "--widths", "2", "--set", "task.name=q.jsonl", "--out", "sweep"]
-    done = subprocess.run([*SWEEP, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (tmp_path / "sweep" / "best_of_n-2-seed0" / "events.jsonl").unlink()
     again = run("--resume", str(tmp_path / "sweep"))
     assert again.returncode == 0, again.stderr
-    wrong = subprocess.run(
-        [*SWEEP[:-1], "search", "--resume", str(tmp_path / "sweep")], capture_output=True, text=True, check=False
-    )
+    wrong = palmette("search", "--resume", str(tmp_path / "sweep"))
     assert wrong.returncode == 2 and "palmette sweep --resume" in wrong.stderr
 
 

@@ -14,6 +14,9 @@ from palmette.zoo import cache
 from palmette.zoo.catalog import ENTRIES, catalog
 from palmette.zoo.folder import read_header
 from palmette.zoo.load import load_embedder, load_policy
+from tests.command import palmette
+
+pytestmark = pytest.mark.xdist_group("smollm2")  # They share a conversion that takes half a minute.
 
 SMOLLM2 = ENTRIES["smollm2-135m"]
 MINILM = ENTRIES["minilm"]
@@ -131,6 +134,18 @@ def test_smollm2_answers_in_chat_and_stops(loaded: tuple[Any, Any]) -> None:
         ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0]
     answer = tokenizer.decode(ids[prompt["input_ids"].shape[1] :])
     assert answer == "The capital of France is Paris.<|im_end|>"
+
+
+@needs_smollm2
+def test_smollm2_searches_for_answers_to_generated_questions(converted: Path, tmp_path: Path) -> None:
+    done = palmette(
+        "search", "--policy", "smollm2-135m", "--task", "rg:chain_sum", "--questions", "1", "--width", "2",
+        "--set", "search.total_tokens=24", "--json", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert results["questions"] == 1
+    assert 2 <= results["generated_tokens"] <= 2 * 24
 
 
 @needs_minilm

@@ -8,8 +8,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassificat
 
 from recipes.seedling.alphabet import alphabet
 
-torch.set_num_threads(1)
-
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     return LlamaConfig(

@@ -15,7 +15,7 @@ from palmette.config import MemorySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.errors import BudgetError
-from palmette.events import Event, OomRetry
+from palmette.events import Event, MemoryTimeline, OomRetry
 from palmette.memory.device import read_device
 from palmette.memory.guard import Guard
 from palmette.memory.meter import Meter
@@ -53,7 +53,7 @@ def failing(model: LlamaForCausalLM, fails: Callable[[int, int], bool]) -> Itera
 
 
 def backend(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def wave(prompt: Prompt, parents: int = 3, children: int = 4) -> list[Expansion]:
@@ -190,8 +190,8 @@ def test_a_pool_that_cannot_double_grows_by_less_then_stops_at_its_size() -> Non
     with pytest.raises(PoolFullError):
         pool.take(1)
     assert pool.limit_tokens == pool.blocks * BLOCK_TOKENS
-    assert pool.freeze is not None and "allocate" in pool.freeze.reason
-    assert (pool.freeze.wanted_tokens, pool.freeze.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
+    assert pool.cache_full is not None and "allocate" in pool.cache_full.reason
+    assert (pool.cache_full.wanted_tokens, pool.cache_full.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
     pool.check_integrity([*taken, *more, *rest])
     assert {tensor.shape[1] for tensor in (*pool.keys, *pool.values)} == {pool.blocks * BLOCK_TOKENS}
 
@@ -214,7 +214,8 @@ def test_a_cache_that_cannot_grow_is_told_once_and_grows_the_same_steps(
             assert [step.tokens for step in steps] == [step.tokens for step in expected]
     (retry,) = [event for event in heard if isinstance(event, OomRetry)]
     assert (retry.guard, retry.unit, retry.limit) == ("policy cache", "token", pool.limit_tokens)
-    assert retry.tried > pool.blocks and "allocate" in retry.reason and retry.moment > 0
+    assert retry.tried > pool.blocks and "allocate" in retry.reason
+    assert {retry.began} == {event.began for event in heard if isinstance(event, MemoryTimeline)}
 
 
 def test_a_pool_that_shrinks_grows_again_up_to_half() -> None:

@@ -1,6 +1,10 @@
 """A model that is streamed layer by layer returns what it returns with all layers loaded."""
 
 import copy
+import mmap
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +12,17 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from palmette.errors import BackendError
+from palmette.errors import BackendError, PalmetteError
 from palmette.memory.offload import layers_of, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights, _page_ranges
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 
-SAMPLES = [Sample((1, 5), (3, 4, 5), 1.0), Sample((2,), (7,), 1.0), Sample((9, 3, 4), (4, 4), 1.0)]
+SAMPLES = [
+    Sample(prompt, response, (1.0,) * len(response))
+    for prompt, response in [((1, 5), (3, 4, 5)), ((2,), (7,)), ((9, 3, 4), (4, 4))]
+]
 
 
 @pytest.fixture
@@ -31,13 +38,13 @@ class RecordingLoader:
         self._names = {layer: place for place, layer in enumerate(layers_of(model))}
         self.started: list[int] = []
         self.unloaded: list[int] = []
-        self.loaded = 0
-        self.most_loaded = 0
+        self.held: set[int] = set()
+        self.most_held = 0
 
     def start(self, layer: nn.Module) -> None:
         self.started.append(self._names[layer])
-        self.loaded += 1
-        self.most_loaded = max(self.most_loaded, self.loaded)
+        self.held.add(self._names[layer])
+        self.most_held = max(self.most_held, len(self.held))
 
     def wait(self, layer: nn.Module) -> None:
         assert self._names[layer] in self.started
@@ -45,13 +52,33 @@ class RecordingLoader:
     def unload(self, layer: nn.Module) -> None:
         if layer in self._names:
             self.unloaded.append(self._names[layer])
-            self.loaded -= 1
+            self.held.discard(self._names[layer])
 
 
-def test_a_model_on_mapped_pages_returns_the_same_inside_and_after(mapped: LlamaForCausalLM) -> None:
+def present_pages(layers: Sequence[nn.Module]) -> int:
+    """Return how many pages of the layers' weights this process has in its page table."""
+    found = 0
+    with open("/proc/self/pagemap", "rb", buffering=0) as table:
+        for first, last in _page_ranges([weight for layer in layers for weight in layer.parameters()], round_out=False):
+            table.seek(first // mmap.PAGESIZE * 8)
+            entries = array("Q", table.read((last - first) // mmap.PAGESIZE * 8))
+            found += sum(entry >> 63 for entry in entries)
+    return found
+
+
+def test_a_model_on_mapped_pages_gives_the_same_and_leaves_nothing(policy: LlamaForCausalLM, tmp_path: Path) -> None:
+    config = copy.deepcopy(policy.config)
+    config.update({"hidden_size": 256, "intermediate_size": 1024, "head_dim": 64})  # 3.9 MB a layer.
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    mapped = LlamaForCausalLM.from_pretrained(tmp_path).eval().requires_grad_(False)
+    layers = layers_of(mapped)
     whole = response_logprobs(mapped, SAMPLES, micro_batch_tokens=8)
+    pages = present_pages(layers)
+    assert pages > 1500
     with streamed(mapped, MappedWeights(mapped)):
         assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
+    assert present_pages(layers) < 0.1 * pages  # The kernel maps some around each page that is read beside them.
     assert (
         response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
     )  # Dropped pages are read again from the file.
@@ -64,6 +91,16 @@ def test_log_probabilities_of_responses_are_those_of_full_logits(policy: LlamaFo
             logits = policy(torch.tensor([[*sample.prompt, *sample.response]])).logits[0] / 0.7
         logs = torch.log_softmax(logits, -1)[len(sample.prompt) - 1 :]
         assert numbers == pytest.approx([float(logs[at, token]) for at, token in enumerate(sample.response)], abs=1e-5)
+
+
+def test_log_probabilities_are_at_the_samples_own_temperature_and_of_every_token(policy: LlamaForCausalLM) -> None:
+    cold = [replace(sample, temperature=0.7) for sample in SAMPLES]
+    expected = response_logprobs(policy, SAMPLES, micro_batch_tokens=100, temperature=0.7)
+    assert response_logprobs(policy, cold, micro_batch_tokens=100) == expected
+    masked = [replace(cold[0], mask=(False, True, False)), *cold[1:]]
+    assert response_logprobs(policy, masked, micro_batch_tokens=100) == expected
+    with pytest.raises(PalmetteError, match="ask for them apart"):
+        response_logprobs(policy, [cold[0], SAMPLES[1]], micro_batch_tokens=100)
 
 
 def test_pages_written_to_are_never_dropped(mapped: LlamaForCausalLM) -> None:
@@ -102,13 +139,17 @@ def test_weights_are_copied_in_time_and_point_to_host_memory_afterwards(policy: 
     assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == on_host
 
 
-def test_at_most_two_layers_are_loaded_at_a_time(policy: LlamaForCausalLM) -> None:
-    model = copy.deepcopy(policy).requires_grad_(False)
+def test_at_most_two_layers_are_loaded_and_all_are_unloaded(policy: LlamaForCausalLM) -> None:
+    config = copy.deepcopy(policy.config)
+    config.num_hidden_layers = 5
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
     loader = RecordingLoader(model)
     with streamed(model, loader):
-        response_logprobs(model, SAMPLES, micro_batch_tokens=8)
-    assert loader.started[:2] == [0, 1] and loader.unloaded[:2] == [0, 1]
-    assert loader.most_loaded <= 2
+        for _ in range(3):
+            model(torch.tensor([[1, 5, 3]]))
+        assert loader.started == loader.unloaded == [0, 1, 2, 3, 4] * 3
+        assert loader.most_held <= 2
+    assert loader.held == set()
 
 
 def test_a_forward_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalLM) -> None:

@@ -16,11 +16,11 @@ from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.tracker import TEMPORARY, WEIGHTS, Tracker
-from palmette.plan.find_shape import find_shape
-from palmette.plan.job import Model
-from palmette.plan.run_plan import job_of
-from palmette.plan.search_sizes import draw_bytes, tick_bytes
-from palmette.plan.shape import read_shape
+from palmette.planner.find_shape import find_shape
+from palmette.planner.job import Model
+from palmette.planner.run_plan import job_of
+from palmette.planner.search_sizes import draw_bytes, tick_bytes
+from palmette.planner.shape import read_shape
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.likelihood import LikelihoodScorer
 
@@ -91,7 +91,7 @@ def freed_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], 
 def test_a_tick_s_logits_are_freed_before_the_next_tick(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    local = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
     watched, seen = freed_before_the_next(local.tree.run)
     monkeypatch.setattr(local.tree, "run", watched)
     prompt = tuple(tokenizer.encode("<bos>1+2\n", add_special_tokens=False))

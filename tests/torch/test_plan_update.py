@@ -1,18 +1,17 @@
 """The planner's formulas for an update against the update itself on fake tensors."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from transformers import AutoConfig
 
-from palmette.plan.job import Model, UpdateNeeds
-from palmette.plan.predict import largest_update
-from palmette.plan.shape import read_shape
-from palmette.plan.update_sizes import adapter_line, optimizer_line, update_lines
+from palmette.planner.job import Model, UpdateNeeds
+from palmette.planner.predict import largest_update
+from palmette.planner.shape import read_shape
+from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
 from palmette.train.fake_update import predict_update
+from tests.command import palmette
 
 SMALL: dict[str, Any] = {
     "vocab_size": 4096, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -67,11 +66,11 @@ def test_the_largest_micro_batch_has_as_many_tokens_as_any_can_have() -> None:
 
 
 def test_the_command_marks_what_was_predicted() -> None:
-    command = [
-        sys.executable, "-m", "palmette", "plan", "--devices", "cpu:24GiB", "--train", "--predict", "--json",
+    done = palmette(
+        "plan", "--devices", "cpu:24GiB", "--train", "--predict", "--json",
         "--set", "train.response_tokens=64", "--set", "train.micro_batch_tokens=1024",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)["devices"][0]["phases"][-1]["lines"]
     basis = {line["holder"]: line["basis"] for line in lines}
     assert (basis["gradients"], basis["activations"], basis["optimizer state"]) == ("predicted", "predicted", "formula")

@@ -15,6 +15,7 @@ from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import ConfigError
+from palmette.score.scorer import Candidate
 from palmette.score.scorers.head import PrmScorer
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy, load_reward
@@ -35,7 +36,7 @@ def quantized(model: Any, kind: str) -> Any:
 
 
 def backend(model: Any, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def written(by: LocalBackend, prefix: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -156,7 +157,11 @@ def test_a_scalar_head_is_not_quantized(
     model = quantized(reward, "int8")
     assert type(model.score) is nn.Linear
     assert type(model.model.layers[0].mlp.up_proj) is Int8Linear
-    PrmScorer(model, tokenizer, batch_rows=4)
+    asked = ({"role": "user", "content": "(3+4)*2"},)
+    steps = [Candidate(asked, (step,), False) for step in ("3+4=7\n", "7*2=14\n", "9-5=4\n")]
+    near, exact = (PrmScorer(one, tokenizer, batch_rows=4).score(steps) for one in (model, reward))
+    assert near == pytest.approx(exact, abs=0.1)
+    assert len(set(near)) == 3
 
 
 def test_models_are_quantized_when_they_are_loaded() -> None:

@@ -130,7 +130,11 @@ def test_a_reward_model_scores_each_token_once(reward: Path) -> None:
     model, tokenizer = load_reward(str(reward))
     assert not model.training
     ids = torch.tensor([tokenizer.encode("1+2=3")])
-    assert model(input_ids=ids).logits.shape == (1, 5, 1)
+    logits = model(input_ids=ids).logits
+    assert logits.shape == (1, 5, 1)
+    with quiet():
+        saved = LlamaForTokenClassification.from_pretrained(reward).eval()
+    assert torch.equal(logits, saved(input_ids=ids).logits)
 
 
 def test_shards_are_read(policy: Path, tmp_path: Path) -> None:
@@ -309,9 +313,12 @@ def test_an_adapter_takes_the_dtype_of_its_base(policy: Path, tmp_path: Path) ->
 
 def test_an_adapter_of_a_base_moved_elsewhere_still_fits(policy: Path, tmp_path: Path) -> None:
     adapter = save_adapter(policy, tmp_path / "adapter")
+    before, _ = load_policy(str(policy), adapter=str(adapter))
     (tmp_path / "elsewhere").mkdir()
     moved = policy.rename(tmp_path / "elsewhere/policy")
-    load_policy(str(moved), adapter=str(adapter))
+    after, _ = load_policy(str(moved), adapter=str(adapter))
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(after(input_ids=ids).logits, before(input_ids=ids).logits)
 
 
 def test_an_adapter_of_another_base_is_refused_until_its_record_is_changed(policy: Path, tmp_path: Path) -> None:
@@ -320,7 +327,9 @@ def test_an_adapter_of_another_base_is_refused_until_its_record_is_changed(polic
     with pytest.raises(BackendError, match=f"was trained on '{policy}', not on '{other}'"):
         load_policy(str(other), adapter=str(adapter))
     edit(adapter / "adapter_config.json", base_model_name_or_path=str(other))
-    load_policy(str(other), adapter=str(adapter))
+    worn, _ = load_policy(str(other), adapter=str(adapter))
+    names = load_file(adapter / "adapter_model.safetensors")
+    assert {name.replace(".weight", ".default.weight") for name in names} <= set(worn.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -367,11 +376,15 @@ def test_a_pickled_adapter_is_never_opened(policy: Path, tmp_path: Path) -> None
 
 
 def test_a_reward_model_can_have_an_adapter_too(reward: Path, tmp_path: Path) -> None:
+    settings = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     with quiet():
-        model, _ = load_reward(str(reward))
-        get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(str(tmp_path / "adapter"))
-    adapted, tokenizer = load_reward(str(reward), adapter=str(tmp_path / "adapter"))
-    assert adapted(input_ids=torch.tensor([tokenizer.encode("1+2")])).logits.shape == (1, 3, 1)
+        made = get_peft_model(load_reward(str(reward))[0], settings).eval()
+        made.save_pretrained(str(tmp_path / "adapter"))
+    base, tokenizer = load_reward(str(reward))
+    adapted, _ = load_reward(str(reward), adapter=str(tmp_path / "adapter"))
+    ids = torch.tensor([tokenizer.encode("1+2")])
+    assert torch.equal(adapted(input_ids=ids).logits, made(input_ids=ids).logits)
+    assert not torch.equal(adapted(input_ids=ids).logits, base(input_ids=ids).logits)
 
 
 # --- embedders

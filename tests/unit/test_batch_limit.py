@@ -74,7 +74,7 @@ def test_pieces_are_cut_between_groups_first() -> None:
     assert next_item_count(BatchLimit(5, 10), costs, groups) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     costs=st.lists(st.integers(1, 20), min_size=1, max_size=40),
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=40),

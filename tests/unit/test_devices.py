@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import ConfigError
-from palmette.plan.devices import Device, detect_host, host_of, parse_devices
+from palmette.planner.devices import Device, detect_host, host_of, parse_devices
 
 GIB = 2**30
 
@@ -83,16 +83,16 @@ def test_a_host_without_proc_has_an_unknown_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "meant", "sizes"),
     [
-        ("2x24", "2x24GiB"),
-        ("24", "24GiB"),
-        ("cpu:24", "cpu:24GiB"),
-        ("2x24GiB,cpu:64", "2x24GiB,cpu:64GiB"),
-        ("1x1.5", "1x1.5GiB"),
+        ("2x24", "2x24GiB", [24, 24]),
+        ("24", "24GiB", [24]),
+        ("cpu:24", "cpu:24GiB", [24]),
+        ("2x24GiB,cpu:64", "2x24GiB,cpu:64GiB", [24, 24, 64]),
+        ("1x1.5", "1x1.5GiB", [1.5]),
     ],
 )
-def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, meant: str) -> None:
+def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, meant: str, sizes: list[float]) -> None:
     with pytest.raises(ConfigError, match=f"of what\\? Write '{meant}' if GiB are meant"):
         parse_devices(text)
-    parse_devices(meant)
+    assert [device.total_bytes for device in parse_devices(meant)] == [size * GIB for size in sizes]

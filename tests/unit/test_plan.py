@@ -10,12 +10,12 @@ from rich.console import Console
 
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
-from palmette.plan.advice import refusal, settings_that_fit
-from palmette.plan.devices import parse_devices
-from palmette.plan.lines import Line, Plan
-from palmette.plan.place import RULES
-from palmette.plan.plan import plan_job
-from palmette.plan.run_plan import job_of, plan_run, refuse_what_cannot_fit
+from palmette.planner.advice import refusal, settings_that_fit
+from palmette.planner.devices import parse_devices
+from palmette.planner.lines import Line, Plan
+from palmette.planner.place import RULES
+from palmette.planner.plan import plan_job
+from palmette.planner.run_plan import job_of, plan_run, refuse_what_cannot_fit
 from palmette.report.plan_table import plan_tables
 
 GIB = 2**30
@@ -339,6 +339,8 @@ def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
 
 
 def test_a_model_of_unknown_shape_is_not_refused_by_the_plan() -> None:
+    with pytest.raises(BudgetError):
+        refuse_what_cannot_fit(load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:1MiB"}))
     refuse_what_cannot_fit(load_config(None, {"policy.model": "some/model", "memory.devices": "cpu:1MiB"}))
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import BackendError, ConfigError
-from palmette.plan.find_shape import adapter_bytes, find_shape, known_configs
-from palmette.plan.shape import read_shape
+from palmette.planner.find_shape import adapter_bytes, find_shape, known_configs
+from palmette.planner.shape import read_shape
 from palmette.zoo.catalog import ENTRIES
 from palmette.zoo.folder import read_header
 

@@ -14,14 +14,16 @@ from palmette.score import sandbox
 from palmette.score.verify import Outcome, canonical, extract_answer, extract_reference, grade, verify
 
 pytestmark = pytest.mark.unit
+PATIENT = 3600.0
+"""Seconds for checks that end: no machine is so slow that it needs them."""
 
 
 @pytest.fixture
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test when a check reaches the worker."""
 
-    def refuse(answer: str, reference: str, seconds: float) -> None:
-        raise AssertionError(f"{answer!r} against {reference!r} reached the worker")
+    def refuse(question: dict[str, str], seconds: float) -> None:
+        raise AssertionError(f"{question} reached the worker")
 
     monkeypatch.setattr(sandbox.math, "check", refuse)
 
@@ -29,7 +31,7 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_python(code: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     """Run code in a fresh interpreter that sees the same import path."""
     head = f"import sys; sys.path[:] = {sys.path!r}\n"
-    return subprocess.run([sys.executable, "-c", head + code], input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", head + code], input=stdin, capture_output=True, text=True)
 
 
 # --- Plain numbers and words, decided without the worker ---
@@ -140,7 +142,7 @@ def test_an_outcome_prints_as_its_word() -> None:
     ],
 )
 def test_expressions_that_are_equal_are_correct(answer: str, reference: str) -> None:
-    assert verify(answer, reference, seconds=20) is Outcome.CORRECT
+    assert verify(answer, reference, seconds=PATIENT) is Outcome.CORRECT
 
 
 @pytest.mark.parametrize(
@@ -161,12 +163,12 @@ def test_expressions_that_are_equal_are_correct(answer: str, reference: str) -> 
     ],
 )
 def test_expressions_that_differ_are_wrong(answer: str, reference: str) -> None:
-    assert verify(answer, reference, seconds=20) is Outcome.WRONG
+    assert verify(answer, reference, seconds=PATIENT) is Outcome.WRONG
 
 
 @pytest.mark.parametrize("answer", [r"\sqrt{ 5", "{{{5", ")(", "5\x00", "\ud800", "5\ud800"])
 def test_text_that_is_no_math_is_unparseable_even_with_the_right_number_in_it(answer: str) -> None:
-    assert verify(answer, "5", seconds=20) is Outcome.UNPARSEABLE
+    assert verify(answer, "5", seconds=PATIENT) is Outcome.UNPARSEABLE
 
 
 # --- Hostile answers ---
@@ -194,7 +196,7 @@ def test_a_hostile_answer_gets_an_outcome_that_is_not_correct(answer: str) -> No
 
 def test_a_check_that_cannot_end_times_out_after_which_a_normal_one_works() -> None:
     assert verify("10^{10^{10}}", "5", seconds=1.0) is Outcome.TIMED_OUT
-    assert verify("-q + p", "p - q", seconds=20) is Outcome.CORRECT
+    assert verify("-q + p", "p - q", seconds=PATIENT) is Outcome.CORRECT
 
 
 def test_a_hostile_reference_is_bounded_too() -> None:
@@ -202,12 +204,19 @@ def test_a_hostile_reference_is_bounded_too() -> None:
     assert verify("5", "5" * 3000) is Outcome.WRONG
 
 
-def test_extraction_from_a_very_long_text_ends() -> None:
-    for piece in ["{", "}", r"\boxed{", r"\boxed ", "\\", "#", "A:\n", "answer is ", "1,", "-1", "1/", " ", "\n"]:
-        text = piece * (300_000 // len(piece))
-        extract_answer(text)
-        extract_reference(text)
-        canonical(text)
+@pytest.mark.parametrize("piece", ["{", "}", r"\boxed{", r"\boxed ", "\\", "#", "A:\n", "answer is ", " ", "\n"])
+def test_a_very_long_text_without_an_answer_is_read_to_its_end(piece: str) -> None:
+    text = piece * (300_000 // len(piece))
+    assert extract_answer(text) is None
+    assert extract_reference(text) == text.strip()
+    assert canonical(text) == text
+
+
+@pytest.mark.parametrize(("piece", "answer"), [("1,", "1," * 149_999 + "1"), ("-1", "1"), ("1/", "1/1")])
+def test_a_very_long_row_of_numbers_ends_in_the_last_one(piece: str, answer: str) -> None:
+    text = piece * 150_000
+    assert extract_answer(text) == answer
+    assert extract_reference(text) == canonical(text) == text
 
 
 # --- The worker ---
@@ -217,36 +226,36 @@ def test_threads_that_call_at_once_each_get_their_own_outcome() -> None:
     pairs = [(f"x + {i}", f"{i % 3 + i // 3 * 3} + x" if i % 2 else f"{i + 1} + x") for i in range(12)]
     expected = [Outcome.CORRECT if i % 2 else Outcome.WRONG for i in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(lambda pair: verify(*pair, seconds=20), pairs)) == expected
+        assert list(pool.map(lambda pair: verify(*pair, seconds=PATIENT), pairs)) == expected
 
 
 def test_a_worker_killed_from_outside_is_replaced_without_losing_the_check() -> None:
-    verify("x", "y", seconds=20)
+    verify("x", "y", seconds=PATIENT)
     killed = sandbox.math.worker_pid
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    assert verify("-q + p", "p - q", seconds=20) is Outcome.CORRECT
+    assert verify("-q + p", "p - q", seconds=PATIENT) is Outcome.CORRECT
     assert sandbox.math.worker_pid not in (None, killed)
 
 
 def test_one_worker_serves_many_checks() -> None:
-    verify("x", "y", seconds=20)
+    verify("x", "y", seconds=PATIENT)
     first = sandbox.math.worker_pid
-    verify("x", "z", seconds=20)
+    verify("x", "z", seconds=PATIENT)
     assert sandbox.math.worker_pid == first
 
 
 def test_a_closed_sandbox_has_no_worker_until_the_next_check() -> None:
     box = sandbox.Sandbox("math")
     assert box.worker_pid is None
-    assert box.check_math("x+1", "1+x", 20.0) == "correct"
+    assert box.check_math("x+1", "1+x", PATIENT) == "correct"
     box.close()
     box.close()
     assert box.worker_pid is None
 
 
 def test_the_worker_ends_with_its_stdin_having_loaded_no_torch() -> None:
-    request = json.dumps({"answer": "q", "reference": "q", "seconds": 9.0}) + "\n"
+    request = json.dumps({"answer": "q", "reference": "q", "seconds": PATIENT}) + "\n"
     code = "from palmette.score.worker import main\nmain('math')\nsys.exit(7 if 'torch' in sys.modules else 0)"
     done = run_python(code, stdin=request)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [{"ready": True}, {"verdict": "correct"}]
@@ -255,17 +264,17 @@ def test_the_worker_ends_with_its_stdin_having_loaded_no_torch() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_uses_a_worker_of_its_own() -> None:
-    code = """
+    code = f"""
 import os
 from palmette.score import sandbox
 from palmette.score.verify import verify
-ok = verify("x+1", "1+x", seconds=20) == "correct"
+ok = verify("x+1", "1+x", seconds={PATIENT}) == "correct"
 before = sandbox.math.worker_pid
 child = os.fork()
 if child == 0:
-    fine = verify("y+1", "1+y", seconds=20) == "correct" and sandbox.math.worker_pid != before
+    fine = verify("y+1", "1+y", seconds={PATIENT}) == "correct" and sandbox.math.worker_pid != before
     os._exit(0 if fine else 1)
-ok = ok and os.waitpid(child, 0)[1] == 0 and verify("z+1", "1+z", seconds=20) == "correct"
+ok = ok and os.waitpid(child, 0)[1] == 0 and verify("z+1", "1+z", seconds={PATIENT}) == "correct"
 sys.exit(0 if ok and sandbox.math.worker_pid == before else 1)
 """
     assert run_python(code).returncode == 0

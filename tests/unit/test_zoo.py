@@ -455,7 +455,7 @@ def start() -> Any:
 def test_of_two_processes_one_builds_while_the_other_waits_and_says_so(cache_folder: Path) -> None:
     with start() as first, start() as second:
         # Either may win the lock; the loser is the one that says it waits.
-        ready, _, _ = select.select([first.stdout, second.stdout], [], [], 60)
+        ready, _, _ = select.select([first.stdout, second.stdout], [], [])
         builder, waiter = (first, second) if ready[0] is first.stdout else (second, first)
         assert builder.stdout.readline() == "building\n"
         assert waiter.stderr.readline() == f"waiting for another process to finish with {cache_folder / 'tiny'}\n"

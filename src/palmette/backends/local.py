@@ -1,6 +1,6 @@
 """Steps from a transformers model inside the process, by the engine with its tree of KV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -8,9 +8,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
+from palmette.config import PolicySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
-from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
@@ -26,9 +26,8 @@ Ending = tuple[Finish, str]
 class LocalBackend:
     """Grows up to `batch_rows` different steps at a time on a tree cache: what branches share is computed once.
 
-    A step ends with `step_end`, a solution with the model's end token or with the text `stop`. Nodes are known by
-    question and id until they are released; an unknown one is computed from its prefix. With `kv_bytes` the cache never
-    holds more than that, without it grows as needed.
+    Nodes are known by question and id until they are released; an unknown one is computed from its prefix. With
+    `kv_bytes` the cache never holds more than that, without it grows as needed.
     """
 
     def __init__(
@@ -36,26 +35,32 @@ class LocalBackend:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        step_end: str,
-        stop: str | None = None,
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
-        self._step_end = step_end
-        self._stop = stop
         self._ends = _end_tokens(model, tokenizer)
-        self._enders: dict[int, bool] = {}
+        self._enders: dict[tuple[int, str], bool] = {}
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, places=batch_rows)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows)
+        self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
         self.kv_bytes_per_token = self.tree.cache.pool.shape.token_bytes
+
+    @property
+    def on_tokens(self) -> Callable[[int], None] | None:
+        """Who is told of tokens as they are written; see `TellsTokens`."""
+        return self._engine.on_tokens
+
+    @on_tokens.setter
+    def on_tokens(self, listener: Callable[[int], None] | None) -> None:
+        self._engine.on_tokens = listener
 
     @property
     def calls(self) -> int:
@@ -64,7 +69,7 @@ class LocalBackend:
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see the contract."""
+        """The number of the weights that wrote the last steps; see `TakesWeights`."""
         return self.tree.weight_version
 
     def use_adapter(self, folder: str | None) -> None:
@@ -88,15 +93,10 @@ class LocalBackend:
         if not known:
             self._nodes.pop(question, None)
 
-    def room_tokens(self) -> int | None:
-        """Return the free tokens of the KV budget, None without one."""
-        pool = self.tree.cache.pool
-        return None if pool.limit_tokens is None else pool.free_blocks * BLOCK_TOKENS
-
     @property
-    def freeze(self) -> CacheFull | None:
+    def cache_full(self) -> CacheFull | None:
         """The last time that the KV cache could not grow."""
-        return self.tree.cache.pool.freeze
+        return self.tree.cache.pool.cache_full
 
     def give_up_cache(self) -> bool:
         """Give the memory of all KV back and go on with less of it; nodes stay known, to be computed again."""
@@ -126,7 +126,12 @@ class LocalBackend:
                 cache.drop(row.node)
             else:
                 self._nodes[row.expansion.question][own] = row.node
-        return [_step(row) for row in rows]
+        return [self._step(row) for row in rows]
+
+    def _step(self, row: "_Row") -> Step:
+        assert row.ending is not None
+        finish, text = row.ending
+        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, self._temperature)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
         """Return the node to grow from, a new one where none is known under its id with these very tokens."""
@@ -151,27 +156,28 @@ class LocalBackend:
         tokens = row.tokens
         if tokens[-1] in self._ends:
             return "end", self._text(row)
-        if self._may_end(tokens[-1]):
+        step_end, stop = row.expansion.step_end, row.expansion.stop
+        if self._may_end(tokens[-1], step_end, stop):
             text = body = self._text(row)
-            if self._stop is not None and self._stop in self._tail(row) + text:
+            if stop is not None and stop in self._tail(row, stop) + text:
                 return "end", text
-            while (body := body.lstrip()).startswith(self._step_end):
-                body = body[len(self._step_end) :]  # With nothing before it, a delimiter opens the step.
-            if self._step_end in body:
+            while (body := body.lstrip()).startswith(step_end):
+                body = body[len(step_end) :]  # With nothing before it, a delimiter opens the step.
+            if step_end in body:
                 return "step", text
         return ("length", self._text(row)) if len(tokens) >= row.limit else None
 
-    def _may_end(self, token: int) -> bool:
+    def _may_end(self, token: int, step_end: str, stop: str | None) -> bool:
         """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
-        if token not in self._enders:
-            # The stand-in is for a token that ends or begins inside a character.
-            lasts = {self._step_end[-1], "\ufffd", *(self._stop or "")[-1:]}
-            self._enders[token] = not lasts.isdisjoint(str(self._tokenizer.decode([token])))
-        return self._enders[token]
+        # The stand-in is for a token that ends or begins inside a character.
+        lasts = step_end[-1] + (stop or "")[-1:] + "\ufffd"
+        if (token, lasts) not in self._enders:
+            self._enders[token, lasts] = not set(lasts).isdisjoint(str(self._tokenizer.decode([token])))
+        return self._enders[token, lasts]
 
-    def _tail(self, row: "_Row") -> str:
+    def _tail(self, row: "_Row", stop: str) -> str:
         """Return the end of the step above, in which a stop text can have begun; nothing below the prompt."""
-        reach = len(self._stop or "") - 1
+        reach = len(stop) - 1
         return self._decode([*row.expansion.prefix[-reach:]])[-reach:] if reach and row.expansion.parent else ""
 
     def _text(self, row: "_Row") -> str:
@@ -191,14 +197,8 @@ class _Row(Row[Ending]):
     """A row that knows what it was asked for."""
 
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
-        super().__init__(parent, expansion.seed, expansion.max_tokens)
+        super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
         self.expansion = expansion
-
-
-def _step(row: _Row) -> Step:
-    assert row.ending is not None
-    finish, text = row.ending
-    return Step(tuple(row.tokens), text, tuple(row.logprobs), finish)
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -226,3 +226,16 @@ def context_tokens(model: PreTrainedModel) -> int | None:
             named.append(one.get("original_max_position_embeddings"))
     limits = [limit for limit in named if isinstance(limit, int) and limit > 0]
     return min(limits) if limits else None
+
+
+def load(settings: PolicySettings, kv_bytes: int | None = None) -> LocalBackend:
+    """Load the policy into this process; with `kv_bytes` its cache never takes more."""
+    from palmette.zoo.load import load_policy
+
+    options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
+    model, tokenizer = load_policy(settings.model, **options)
+    sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
+    return LocalBackend(model, tokenizer, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+
+
+plugin = load

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from palmette.errors import BudgetError
 from palmette.events import OomRetry
@@ -25,6 +25,14 @@ ADVICE = "`palmette plan` names settings that fit"
 def run_whole(items: Sequence[Item], work: Callable[[Sequence[Item]], Result]) -> list[Result]:
     """Work on all items in one piece, without an out-of-memory retry."""
     return [work(items)]
+
+
+@runtime_checkable
+class GivesUpCache(Protocol):
+    """A backend or a scorer whose cache can be given up when memory runs out."""
+
+    def give_up_cache(self) -> bool:
+        """Give back what can be computed again; tell whether there was any."""
 
 
 class Guard:

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from palmette.errors import BackendError, PalmetteError
 from palmette.memory.device import DeviceMemory
@@ -16,6 +17,15 @@ class CacheFull:
     wanted_tokens: int
     limit_tokens: int
     reason: str
+
+
+@runtime_checkable
+class TellsCacheFull(Protocol):
+    """A backend or a scorer with a cache that grows as needed, and stays at its size once memory ran out."""
+
+    @property
+    def cache_full(self) -> CacheFull | None:
+        """The last time that the cache could not grow, None where it always could."""
 
 
 _MESSAGES = (

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from palmette.errors import RunError
-from palmette.plan.lines import DevicePlan, Phase, Plan
+from palmette.planner.lines import DevicePlan, Phase, Plan
 from palmette.units import format_bytes
 
 _COLORS = {
@@ -95,6 +95,21 @@ def plan_page(plan: Plan) -> str:
         f"<style>{_STYLE}</style></head><body><main><h1>Memory plan of {what}: {verdict}</h1>"
         f"{plan_section(plan)}{remarks}<h2>Rules</h2><ul>{rules}</ul>{commands}</main></body></html>\n"
     )
+
+
+def plan_picture(plan: Plan) -> str:
+    """Return the bars for notebooks; its styles reach nothing around it, nothing in it can run."""
+    rules = (
+        "{background:#fbfaf7;color:#1c231f;font:14px/1.5 system-ui,sans-serif;padding:12px 18px;border-radius:7px}",
+        " h2{font-size:1.05rem;margin:14px 0 0}", " p{color:#5f6862;margin:0}", " svg{max-width:100%;height:auto}",
+        " text{font:12px system-ui,sans-serif;fill:#1c231f}", " .soft{fill:#5f6862}", " .in{fill:#fff}",
+        " .key{display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:6px 0;list-style:none;font-size:13px}",
+        " .key i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}",
+    )  # fmt: skip
+    style = "".join(f".palmette-plan{rule}" for rule in rules)
+    what = f"Memory plan of {'a search' if plan.mode == 'search' else 'training'}: "
+    verdict = "fits" if plan.fits else "does not fit"
+    return f'<div class="palmette-plan"><style>{style}</style><b>{what}{verdict}</b>{plan_section(plan)}</div>'
 
 
 def write_plan_page(plan: Plan, path: Path) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from palmette.plan.lines import DevicePlan, Line, Phase, Plan
+from palmette.planner.lines import DevicePlan, Line, Phase, Plan
 from palmette.report.table import plain_table
 from palmette.units import format_bytes
 

@@ -6,11 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from palmette.config import Config, StrategyName, check_config
+from palmette.config import Config, check_config, recorded_config
 from palmette.errors import ConfigError, RunError
-from palmette.run import search as run
+from palmette.run.folder import anchored, new_folder
+from palmette.run.parts import Parts, build_parts, check_questions
+from palmette.run.search import Listener, make_meter, search_into
+from palmette.tasks.load import load_task
+from palmette.tasks.task import Task
 
 PLAN = "sweep.json"
 MEASURE = "best_of_n"
@@ -27,7 +31,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Return the name of the cell's folder."""
-        return f"{self.strategy}-{self.width}-seed{self.seed}"
+        return f"{self.strategy.replace(':', '.')}-{self.width}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,11 @@ class Sweep:
         values["seed"] = cell.seed
         values["out"] = str(self.folder / cell.name)
         values["search"] |= {"strategy": cell.strategy, "width": cell.width}
-        if cell.strategy != "ets":
-            values["search"]["kv_budget"] = None  # Nobody else keeps one: the others show what it costs not to.
+        budget = values["search"].pop("kv_budget")
+        config = check_config(values, {}, cell.name)
+        if budget is None or "room" not in config.search.build_strategy().uses:
+            return config  # Strategies that cannot keep a budget show what it costs not to.
+        values["search"]["kv_budget"] = budget
         return check_config(values, {}, cell.name)
 
 
@@ -60,7 +67,7 @@ def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], se
         raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")
     for cell in cells:
         Sweep(Path(), base, cells).config(cell)
-    sweep = Sweep(run.new_folder(base, "sweep"), run.anchored(base), cells)
+    sweep = Sweep(new_folder(base, "sweep"), anchored(base), cells)
     plan = {"base": sweep.base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
     try:
         with (sweep.folder / PLAN).open("x", encoding="utf-8") as file:
@@ -85,19 +92,19 @@ def open_sweep(folder: Path) -> Sweep:
         plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         cells = tuple(Cell(str(cell["strategy"]), int(cell["width"]), int(cell["seed"])) for cell in plan["cells"])
         base = plan["base"]
-        if not all(cell.strategy in get_args(StrategyName) for cell in cells):
+        if any("/" in cell.strategy or cell.strategy.startswith(".") for cell in cells):
             raise ValueError("a cell names no strategy")
     except OSError as error:
         raise RunError(f"{folder} is no sweep: cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path}: damaged: {type(error).__name__}: {error}") from None
-    return Sweep(folder, check_config(base, {}, str(path)), cells)
+    return Sweep(folder, recorded_config(base, str(path), imports=False), cells)
 
 
-def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
+def run_sweep(sweep: Sweep, listener_of: Callable[[Cell], Listener]) -> None:
     """Run every cell that is not finished; the models are loaded once for all of them."""
     try:
-        parts = _parts(sweep)
+        task, parts = _shared(sweep)
     except BaseException:
         if not sweep.folders():  # Nothing begun, nothing lost: the same command can be given once more.
             with suppress(OSError):
@@ -108,14 +115,17 @@ def run_sweep(sweep: Sweep, progress: Callable[[Cell], run.Progress]) -> None:
         config = sweep.config(cell)
         folder = sweep.folder / cell.name
         folder.mkdir(exist_ok=True)
-        run.search_into(folder, config, parts, progress(cell))
+        with make_meter(config) as meter:
+            for _ in search_into(folder, config, parts, task, meter, listener=listener_of(cell)):
+                pass
 
 
-def _parts(sweep: Sweep) -> run.Parts:
+def _shared(sweep: Sweep) -> tuple[Task, Parts]:
     """Load what all cells share. The cache has no limit of its own: a budget is for some of the cells."""
-    groups_steps = any(sweep.config(cell).search.groups_steps for cell in sweep.cells)
+    clusters = any("clusters" in sweep.config(cell).search.build_strategy().uses for cell in sweep.cells)
+    task = load_task(sweep.base.task)
     search = sweep.base.search.model_copy(update={"kv_budget": None})
-    parts = run.build(sweep.base.model_copy(update={"search": search}), groups_steps=groups_steps)
+    parts = build_parts(sweep.base.model_copy(update={"search": search}), clusters=clusters)
     for cell in sweep.cells:
-        run.room_of(sweep.config(cell).search, parts)
-    return parts
+        check_questions(sweep.config(cell), task, parts.backend)
+    return task, parts

@@ -1,6 +1,6 @@
 """The parts of a search under watch: metered by phase, and guarded where memory can run out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -9,9 +9,9 @@ from palmette.backends.guarded import GuardedBackend
 from palmette.config import MemorySettings
 from palmette.events import OomRetry
 from palmette.memory.device import DeviceMemory, read_device
-from palmette.memory.guard import RunPieces, guard_with_meter, run_whole
+from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
 from palmette.memory.meter import Meter
-from palmette.memory.oom import CacheFull
+from palmette.memory.oom import CacheFull, TellsCacheFull
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Embedder, Scorer
 from palmette.units import parse_bytes
@@ -32,9 +32,9 @@ class Watch:
     ) -> None:
         self._meter = meter
         self._settings = settings
-        parts = (getattr(part, "give_up_cache", None) for part in (backend, scorer))
-        self._caches: list[Callable[[], bool]] = [give_up for give_up in parts if give_up is not None]
-        self._freezes: dict[str, CacheFull] = {}
+        parts: tuple[object, ...] = (backend, scorer)
+        self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
+        self._cache_full: dict[str, CacheFull] = {}
         phase = partial(self._phase, "expand", "policy", backend)
         self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
         self.scorer: GuardedScorer | None = None
@@ -55,10 +55,10 @@ class Watch:
             with self._meter.phase(name):
                 yield
         finally:
-            freeze: CacheFull | None = getattr(part, "freeze", None)
-            if freeze is not None and freeze is not self._freezes.get(role):
-                self._freezes[role] = freeze
-                self._meter.record(_retry(f"{role} cache", freeze, read_device(self._meter.device)))
+            cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
+            if cache_full is not None and cache_full is not self._cache_full.get(role):
+                self._cache_full[role] = cache_full
+                self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
 
     def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
@@ -74,17 +74,17 @@ class Watch:
         ).run
 
     def _give_up_caches(self) -> bool:
-        given_up = [give_up() for give_up in self._caches]
+        given_up = [part.give_up_cache() for part in self._caches]
         return any(given_up)
 
 
-def _retry(cache: str, freeze: CacheFull, now: DeviceMemory) -> OomRetry:
+def _retry(cache: str, cache_full: CacheFull, now: DeviceMemory) -> OomRetry:
     return OomRetry(
         guard=cache,
         unit="token",
-        tried=freeze.wanted_tokens,
-        limit=freeze.limit_tokens,
-        reason=freeze.reason,
+        tried=cache_full.wanted_tokens,
+        limit=cache_full.limit_tokens,
+        reason=cache_full.reason,
         freed_bytes=0,
         free_bytes_before=now.free_bytes,
         free_bytes_after=now.free_bytes,

@@ -14,7 +14,7 @@ import time
 from typing import Any, Literal
 
 from palmette.errors import PalmetteError
-from palmette.tasks.gym import fixed_hashes
+from palmette.tasks.rg_process import fixed_hashes
 
 Verdict = Literal["correct", "wrong", "unparseable", "timed_out"]
 Kind = Literal["math", "gym"]

@@ -66,6 +66,11 @@ class TreeScorer(ABC):
         """Forward passes made so far."""
         return self.tree.calls
 
+    @property
+    def weight_version(self) -> int:
+        """The number of the weights that gave the last scores; see `TakesWeights`."""
+        return self.tree.weight_version
+
     def use_adapter(self, folder: str | None) -> None:
         """Let the next scores come from the model with this adapter; see `TreeModel.use_adapter`."""
         self.tree.use_adapter(folder)
@@ -75,9 +80,9 @@ class TreeScorer(ABC):
         self.tree.update_weights(source)
 
     @property
-    def freeze(self) -> CacheFull | None:
+    def cache_full(self) -> CacheFull | None:
         """The last time that the KV cache could not grow."""
-        return self.tree.cache.pool.freeze
+        return self.tree.cache.pool.cache_full
 
     def give_up_cache(self) -> bool:
         """Give the memory of all KV back and go on with less of it; what was scored stays known."""

@@ -1,17 +1,19 @@
 """The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from numbers import Integral
+from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
 from palmette.config import Aggregate
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
-from palmette.search.answer import fold
+from palmette.search.answer import aggregate_scores
 from palmette.search.cluster import Clusterer
-from palmette.search.strategy import Allocation, Frontier, Strategy
+from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
 
@@ -20,7 +22,8 @@ from palmette.tree import Node, Tree
 class Limits:
     """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path.
 
-    `room` is the number of KV tokens that one question's tree may hold, None without a limit.
+    A step ends with the text `step_end`, a solution with the model's end token or the text `stop`. `room` is the number
+    of KV tokens that one question's tree may hold, None without a limit.
     """
 
     width: int
@@ -29,6 +32,8 @@ class Limits:
     total_tokens: int
     questions_in_flight: int
     room: int | None = None
+    step_end: str = "\n"
+    stop: str | None = None
 
 
 @dataclass
@@ -37,7 +42,7 @@ class Growth:
 
     question: Question
     tree: Tree
-    grants: Allocation
+    grants: Children
     wave: int = 0
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
@@ -66,9 +71,6 @@ class Observer:
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Hear that a wave is scored and the next children are granted."""
 
-    def finished(self, growth: Growth) -> None:
-        """Hear that a tree will not grow any more."""
-
 
 def node_seed(seed: int, question: str, node: int) -> int:
     """Return the seed that belongs to a node: the same whatever runs beside it."""
@@ -84,35 +86,46 @@ def search(
     limits: Limits,
     *,
     seed: int,
-    how: Aggregate,
+    aggregate: Aggregate,
     observer: Observer,
     clusterer: Clusterer | None = None,
-) -> None:
-    """Grow a tree for every question; a new question starts as soon as another has finished."""
+) -> Generator[Growth, None, None]:
+    """Grow a tree for every question; yield each one that will not grow any more, as soon as it does not.
+
+    A new question starts as soon as another has finished. However the loop ends, the backend is left with none of its
+    nodes.
+    """
     waiting = iter(questions)
     growing: list[Growth] = []
-    while True:
-        for question in islice(waiting, limits.questions_in_flight - len(growing)):
-            growth = _start(question, backend, strategy, limits)
-            observer.started(growth)
-            growing.append(growth)
-        if not growing:
-            return
-        added = _expand(growing, backend, limits, seed)
-        if scorer is not None:
-            _score(growing, added, scorer)
-        observer.wave_grown(growing)
-        frontiers = [_frontier(growth, nodes, limits, how) for growth, nodes in zip(growing, added, strict=True)]
-        if clusterer is not None:
-            _cluster(growing, frontiers, clusterer)
-        for growth, frontier, nodes in zip(growing, frontiers, added, strict=True):
-            _allocate(growth, frontier, strategy, limits)
-            _release(growth, backend)
-            observer.wave_done(growth, nodes)
-            growth.wave += 1
-            if not growth.grants:
-                observer.finished(growth)
-        growing = [growth for growth in growing if growth.grants]
+    try:
+        while True:
+            for question in islice(waiting, limits.questions_in_flight - len(growing)):
+                growth = _start(question, backend, strategy, limits)
+                growing.append(growth)
+                observer.started(growth)
+            if not growing:
+                return
+            added = _expand(growing, backend, limits, seed)
+            if scorer is not None:
+                _score(growing, added, scorer)
+            observer.wave_grown(growing)
+            frontiers = [
+                _frontier(growth, nodes, limits, aggregate) for growth, nodes in zip(growing, added, strict=True)
+            ]
+            if clusterer is not None:
+                _cluster(growing, frontiers, clusterer)
+            for growth, frontier, nodes in zip(growing, frontiers, added, strict=True):
+                _allocate(growth, frontier, strategy, limits)
+                _release(growth, backend)
+                observer.wave_done(growth, nodes)
+                growth.wave += 1
+                if not growth.grants:
+                    yield growth
+            growing = [growth for growth in growing if growth.grants]
+    finally:
+        for growth in growing:
+            if growth.held:
+                backend.release(growth.question.id, sorted(growth.held))
 
 
 def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
@@ -120,7 +133,9 @@ def _start(question: Question, backend: Backend, strategy: Strategy, limits: Lim
     if not prompt:
         raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
     tree = Tree(prompt)
-    grants = strategy(Frontier(tree, (0,), (1.0,)), limits.width, limits.room)
+    frontier = Frontier(tree, (0,), (1.0,))
+    grants = _granted(strategy, frontier, limits.width, limits.room)
+    tree.nodes[0].state = "kept"
     return Growth(question, tree, grants, held={0})
 
 
@@ -136,7 +151,9 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
             room = min(longest, limits.total_tokens - spent)
             for _ in range(count):
                 own_seed = node_seed(seed, growth.question.id, next_id)
-                expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room, next_id))
+                expansions.append(
+                    Expansion(growth.question.id, parent, prefix, own_seed, room, next_id, limits.step_end, limits.stop)
+                )
                 next_id += 1
     grown = backend.expand(expansions)
     if len(grown) != len(expansions):
@@ -147,6 +164,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
         nodes = []
         for parent, count in growth.grants.items():
             for step in islice(steps, count):
+                growth.tree.temperature = step.temperature
                 nodes.append(
                     growth.tree.add(parent, step.tokens, step.text, step.logprobs, finished=step.finish == "end")
                 )
@@ -176,14 +194,14 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
 
 def _longest_step(growth: Growth, limits: Limits) -> int:
     """Return how long a step may be, so that all steps of the wave together stay within the room."""
-    if limits.room is None:
+    if limits.room is None or not growth.grants:
         return limits.step_tokens
     free = limits.room - growth.tree.unique_tokens(growth.grants)
     return min(limits.step_tokens, free // sum(growth.grants.values()))
 
 
-def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Aggregate) -> Frontier | None:
-    """Return the leaves that may go on, None where every branch has ended or the finished leaves fill the width."""
+def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: Aggregate) -> Frontier | None:
+    """Return the leaves that may go on, None where every branch has ended."""
     tree = growth.tree
     prompt = len(tree.prompt_tokens)
     open_leaves = tuple(
@@ -193,10 +211,12 @@ def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Aggreg
         and node.depth < limits.depth
         and len(tree.path_tokens(node.id)) - prompt < limits.total_tokens
     )
+    for node in added:
+        node.state = "finished" if node.finished else "pruned" if node.id in open_leaves else "stopped"
     growth.ended += [node.id for node in added if node.id not in open_leaves]
-    if not open_leaves or limits.width <= len(growth.finished()):
+    if not open_leaves:
         return None
-    return Frontier(tree, open_leaves, tuple(fold(tree.scores(leaf), how) for leaf in open_leaves))
+    return Frontier(tree, open_leaves, tuple(aggregate_scores(tree.scores(leaf), aggregate) for leaf in open_leaves))
 
 
 def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], clusterer: Clusterer) -> None:
@@ -209,6 +229,8 @@ def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], cluste
         growth.clusters = {}
     for (place, frontier), labels in zip(asked.items(), clusterer(texts) if texts else [], strict=True):
         growing[place].clusters = dict(zip(frontier.leaves, labels, strict=True))
+        for leaf, label in growing[place].clusters.items():
+            frontier.tree.nodes[leaf].cluster = label
         frontiers[place] = replace(frontier, clusters=growing[place].clusters)
 
 
@@ -217,10 +239,37 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
     if frontier is None:
         growth.grants = {}
         return
-    growth.grants = strategy(frontier, limits.width - len(growth.finished()), limits.room)
+    width = limits.width - len(growth.finished())
+    growth.grants = _granted(strategy, frontier, width, limits.room)
+    for leaf in growth.grants:
+        growth.tree.nodes[leaf].state = "kept"
     if not growth.grants:
         growth.ended += frontier.leaves
+        for leaf in frontier.leaves:
+            growth.tree.nodes[leaf].state = "stopped"
         growth.out_of_room = limits.room is not None
+
+
+def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
+    """Return what the strategy gives to whom, without zeros. Raises ConfigError where it breaks its contract."""
+    children: Any = strategy.allocate(frontier, width, room)  # A user's own code may return anything.
+    if not isinstance(children, Mapping):
+        raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
+    leaves = set(frontier.leaves)
+    for leaf, count in children.items():
+        if leaf not in leaves:
+            raise ConfigError(
+                f"strategy {strategy.name} gave children to node {leaf!r}, which is not one of the open leaves"
+            )
+        if not isinstance(count, Integral) or count < 0:
+            raise ConfigError(f"strategy {strategy.name} gave {count!r} children to node {leaf}: give whole numbers")
+    granted = {leaf: int(count) for leaf, count in children.items() if count}
+    if sum(granted.values()) > width:
+        raise ConfigError(
+            f"strategy {strategy.name} gave {sum(granted.values())} children where the width has {width} left: "
+            f"allocate returns numbers that sum to at most the width it is given"
+        )
+    return granted
 
 
 def _release(growth: Growth, backend: Backend) -> None:

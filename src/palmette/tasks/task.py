@@ -3,17 +3,27 @@
 import hashlib
 import json
 from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from palmette.config import TaskSettings
+from palmette.errors import ConfigError
 
 Message = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One problem as chat messages, with the answer it should have. `key` is what a scorer of the task's own needs."""
+    """One problem as chat messages, with the answer it should have, None where nobody knows it.
+
+    `key` is what a judge of the task's own needs.
+    """
 
     id: str
     messages: tuple[Message, ...]
-    reference: str
+    reference: str | None = None
     key: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -25,12 +35,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Task:
-    """Questions in order, the string that ends a step, and the scorer named by `judge` (math, or reasoning-gym's)."""
+    """Questions in order, the string that ends a step, and who judges answers.
+
+    `judge` is a name (`math`, `gym`, an entry point, `package.module:name`), a judge, or a reward function.
+    """
 
     name: str
     questions: tuple[Question, ...]
     step_end: str
-    judge: str = "math"
+    judge: Any = "math"
+    settings: TaskSettings | None = field(default=None, compare=False)
+    """What `load_task` made it from; None for questions of a user's own."""
 
 
 @dataclass(frozen=True)
@@ -45,3 +60,13 @@ class Format:
         """Return the chat messages of a question."""
         asked = {"role": "user", "content": self.prompt.replace("{question}", question)}
         return ({"role": "system", "content": self.system}, asked) if self.system else (asked,)
+
+
+def read_format(kind: str, settings: TaskSettings) -> Format:
+    """Return how questions of a kind (`ladder`, `math`, `gym`) are put, with what the settings say instead."""
+    values = yaml.safe_load(files("palmette.tasks").joinpath("formats.yaml").read_text(encoding="utf-8"))[kind]
+    asked = {key: getattr(settings, key) for key in ("prompt", "system", "step_end")}
+    form = Format(**{**values, **{key: value for key, value in asked.items() if value is not None}})
+    if "{question}" not in form.prompt:
+        raise ConfigError("task.prompt must hold {question}, where the question goes")
+    return form

@@ -30,7 +30,8 @@ class UpdateShape:
     def samples(self) -> list[Sample]:
         """Return made-up samples of this shape."""
         logprobs = (-1.0,) * self.response_tokens
-        sample = Sample((1,) * self.prompt_tokens, (1,) * self.response_tokens, 1.0, None, logprobs, logprobs)
+        advantages = (1.0,) * self.response_tokens
+        sample = Sample((1,) * self.prompt_tokens, (1,) * self.response_tokens, advantages, None, logprobs, logprobs)
         return [sample] * (self.rows * self.micro_batches)
 
     def trained(self, model: Any) -> Any:

@@ -1,6 +1,6 @@
 """The loss of each response token: clipped policy gradient, divergence from a reference, entropy.
 
-Shapes: T response tokens.
+Shapes: T response tokens that count.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ class TokenLosses(NamedTuple):
     """One number for each token; only `loss_T` carries gradients."""
 
     loss_T: torch.Tensor
+    ratio_T: torch.Tensor
     clipped_T: torch.Tensor
     kl_T: torch.Tensor
 
@@ -52,4 +53,4 @@ def token_losses(
             loss_T = loss_T + settings.kl_weight * kl_T
     if settings.entropy_weight:
         loss_T = loss_T - settings.entropy_weight * entropies_T
-    return TokenLosses(loss_T, (kept_T < plain_T).detach(), kl_T.detach())
+    return TokenLosses(loss_T, ratios_T.detach(), (kept_T < plain_T).detach(), kl_T.detach())

@@ -1,5 +1,6 @@
 """AdamW on the model's device, or with its state in host memory."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,16 +8,27 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from palmette.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """AdamW's numbers; gradients are clipped to `max_norm` before it, None leaves them."""
+    """AdamW's numbers; gradients are clipped to `max_norm` before it, None leaves them.
+
+    An update moves a weight by about `learning_rate`, whatever its gradient, so that more than 1 is refused.
+    """
 
     learning_rate: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     max_norm: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate <= 1:
+            raise ConfigError(f"learning_rate is {self.learning_rate}: give a number above 0 and up to 1, 1e-6 say")
+        if not 0 < self.eps < math.inf:  # Where a gradient is 0, as an unused token's is, 0 / (0 + eps) is taken.
+            raise ConfigError(f"eps is {self.eps}: give a number above 0, 1e-8 say")
 
 
 class Optimizer(Protocol):

@@ -3,33 +3,56 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import compress, groupby
+from typing import TypeVar
 
 from palmette.errors import BudgetError, PalmetteError
+
+Each = TypeVar("Each")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a prompt, with its advantage; log-probabilities are one for each response token.
+    """One response to a prompt; advantages, log-probabilities and marks are one for each response token.
 
-    `old_logprobs` are those of the policy that wrote the response (absent: the policy as it is now), and
-    `reference_logprobs` those of the model that it should stay close to. Samples of one `group` share their prompt.
+    One advantage for the whole response is written `(advantage,) * len(response)`. `old_logprobs` are those of the
+    policy that wrote the response (absent: the policy as it is now), and `reference_logprobs` those of the model that
+    it should stay close to, both at `temperature`. Samples of one `group` share their prompt. `mask` is true for the
+    tokens that count (absent: all): the others are read and add neither to the loss nor to the count of tokens that
+    sums are divided by. An advantage of 0 masks nothing: its token still counts, and so do its divergence and entropy.
     """
 
     prompt: tuple[int, ...]
     response: tuple[int, ...]
-    advantage: float
+    advantages: tuple[float, ...]
     group: Hashable = None
     old_logprobs: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    mask: tuple[bool, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.response:
             raise PalmetteError("cannot learn from a sample without prompt or response: leave it out")
-        for name in ("old_logprobs", "reference_logprobs"):
+        for name in ("advantages", "old_logprobs", "reference_logprobs", "mask"):
             given = getattr(self, name)
+            if isinstance(given, (int, float)):
+                raise PalmetteError(f"{name} is {given}, not one for each token: write ({given},) * len(response)")
             if given is not None and len(given) != len(self.response):
                 raise PalmetteError(f"{name} has {len(given)} numbers for {len(self.response)} response tokens")
+        if not self.counted_tokens:
+            raise PalmetteError("cannot learn from a sample whose mask counts no token: leave it out")
+        if not 0 < self.temperature < math.inf:
+            raise PalmetteError(f"a sample cannot be at temperature {self.temperature}: greedy ones are at 1")
+
+    def counted(self, values: Sequence[Each]) -> list[Each]:
+        """Return those of one value for each response token whose token counts."""
+        return list(values if self.mask is None else compress(values, self.mask))
+
+    @property
+    def counted_tokens(self) -> int:
+        """Count the response tokens that an update learns from."""
+        return len(self.counted(self.response))
 
     @property
     def fed_tokens(self) -> int:
@@ -68,8 +91,19 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int) -> list[list[Samp
     return [batch for batch in batches if batch]
 
 
-def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary: int) -> None:
-    """Raise PalmetteError unless the samples can make one update together."""
+def shared_temperature(samples: Sequence[Sample]) -> float:
+    """Return the temperature that all samples are at; raise PalmetteError where they differ."""
+    first = samples[0].temperature
+    for place, sample in enumerate(samples):
+        if sample.temperature != first:
+            raise PalmetteError(
+                f"sample {place} is at temperature {sample.temperature}, sample 0 at {first}: ask for them apart"
+            )
+    return first
+
+
+def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary: int, temperature: float) -> None:
+    """Raise PalmetteError unless the samples can make one update together, by a learner at this temperature."""
     if not samples:
         raise PalmetteError("an update needs one sample or more")
     for place, sample in enumerate(samples):
@@ -78,7 +112,12 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
         )
         if strange is not None:
             raise PalmetteError(f"sample {place} holds the token {strange!r}, the model knows 0 to {vocabulary - 1}")
-        numbers = (sample.advantage, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
+        if sample.temperature != temperature:
+            raise PalmetteError(
+                f"sample {place} is at temperature {sample.temperature}, the learner at {temperature}: give "
+                f"Learner temperature={sample.temperature}, or sample with policy.temperature {temperature}"
+            )
+        numbers = (*sample.advantages, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
         if not all(map(math.isfinite, numbers)):
             raise PalmetteError(f"sample {place} has an advantage or log-probabilities that are not finite")
     with_old = sum(sample.old_logprobs is not None for sample in samples)

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 import torch
 
+from palmette.config import RewardSettings
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
 from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.units import parse_bytes
 
 
 class PrmScorer(TreeScorer):
@@ -31,3 +33,17 @@ class PrmScorer(TreeScorer):
 
     def _score(self, value: float) -> float:
         return float(torch.tensor(value, dtype=torch.float64).sigmoid())
+
+
+def load(settings: RewardSettings) -> PrmScorer:
+    """Load a token classifier with one label into this process as the scorer."""
+    from palmette.zoo.load import load_reward
+
+    assert settings.model is not None
+    options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
+    model, tokenizer = load_reward(settings.model, **options)
+    kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
+    return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+
+
+plugin = load

@@ -1,11 +1,17 @@
-"""Beam search: the best ceil(sqrt(width)) leaves share the width evenly."""
+"""Beam search: keeps the best ceil(sqrt(width)) leaves and shares the width evenly among them."""
 
 import math
 
-from palmette.search.strategy import Allocation, Frontier, spread
+from palmette.strategy import Children, Frontier, Strategy, spread
 
 
-def allocate(frontier: Frontier, width: int, room: int | None) -> Allocation:
-    """Keep the best leaves of the whole frontier."""
-    kept = [leaf for leaf, _ in frontier.ranked()[: math.isqrt(width - 1) + 1]]
-    return spread(kept, width)
+class Beam(Strategy):
+    """Keeps the best ceil(sqrt(width)) leaves and shares the width evenly among them."""
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Give the best leaves of the whole frontier equal numbers of children and prune the others."""
+        kept = [leaf for leaf, _ in frontier.ranked()[: math.isqrt(width - 1) + 1]]
+        return spread(kept, width)
+
+
+plugin = Beam

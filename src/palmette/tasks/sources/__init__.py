@@ -1,0 +1,1 @@
+"""Where questions come from, one file each: a file here is a task under its own name."""

@@ -1,0 +1,131 @@
+"""The command in processes of its own, each forked from one that has imported what a search imports.
+
+Importing that takes longer than most searches of the tests. What is imported, and when, is tested elsewhere, in
+processes that start from nothing.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    [
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.auto.tokenization_auto",
+        "transformers.models.llama.modeling_llama",
+        "sentence_transformers",
+        "palmette.commands.app",
+        "palmette.api",
+        "palmette.backends.local",
+        "palmette.score.scorers.likelihood",
+    ]
+)
+
+
+class Command:
+    """A running command. Leaving `with` ends it.
+
+    With `pauses` it waits for ever as soon as the first question's answer is written: it cannot finish before the test
+    has done what it wants to do in the middle of a run. `file_bytes` is the most that it may write into one file.
+    """
+
+    def __init__(
+        self, *arguments: str, cwd: Path | None = None, pauses: bool = False, file_bytes: int | None = None
+    ) -> None:
+        self._arguments = arguments
+        self._folder = tempfile.TemporaryDirectory(prefix="palmette-command-")
+        self._pauses, theirs = _SERVER.Pipe()
+        place = cwd or Path.cwd()
+        self._process = _SERVER.Process(
+            target=_run,
+            args=(arguments, dict(os.environ), place, Path(self._folder.name), theirs if pauses else None, file_bytes),
+        )
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._pauses.close()
+        self._folder.cleanup()
+
+    def wait_for_pause(self) -> None:
+        """Return where it waits with a question finished; raise AssertionError where it ended before."""
+        try:
+            self._pauses.recv()
+        except EOFError:
+            raise AssertionError(self.end().stderr) from None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to its process."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def end(self) -> "subprocess.CompletedProcess[str]":
+        """Wait until it has ended; return its exit code and what it wrote."""
+        self._process.join()
+        code = self._process.exitcode
+        assert code is not None
+        out, err = (Path(self._folder.name, name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(self._arguments, code, out, err)
+
+
+def palmette(
+    *arguments: str, cwd: Path | None = None, file_bytes: int | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command to its end."""
+    with Command(*arguments, cwd=cwd, file_bytes=file_bytes) as command:
+        return command.end()
+
+
+def _run(
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    cwd: Path,
+    folder: Path,
+    pauses: "Connection[str, str] | None",
+    file_bytes: int | None,
+) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Tests that run in the background inherit none.
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.argv = ["palmette", *arguments]
+    if file_bytes is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    if pauses is not None:
+        _pause_after_an_answer(pauses)
+    from palmette.commands.app import main
+
+    main()
+
+
+def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
+    from palmette.events import Event, EventLog, QuestionFinished
+
+    write = EventLog.write
+
+    def write_and_wait(self: EventLog, event: Event) -> None:
+        write(self, event)
+        if isinstance(event, QuestionFinished):
+            pauses.send("one is finished")
+            pauses.recv()
+
+    EventLog.write = write_and_wait  # type: ignore[method-assign]
