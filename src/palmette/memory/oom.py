@@ -21,7 +21,7 @@ class CacheFull:
 
 @runtime_checkable
 class TellsCacheFull(Protocol):
-    """A backend or a scorer with a cache that grows as needed, and stays at its size once memory ran out."""
+    """A backend or a scorer with a KV cache that grows as needed, and keeps its size once memory ran out."""
 
     @property
     def cache_full(self) -> CacheFull | None:
