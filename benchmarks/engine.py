@@ -108,7 +108,7 @@ def workload_b(options: argparse.Namespace) -> None:
     )
     model, tokenizer = load_policy(config.policy.model)
     makers: dict[str, Callable[[], Backend]] = {
-        "palmette": lambda: LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=512),
+        "palmette": lambda: LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=512),
         "transformers": lambda: PlainBackend(model, tokenizer, Sampling(), options.plain_rows),
     }
     runs = {name: partial(_search_anew, config, make) for name, make in makers.items()}
@@ -118,7 +118,6 @@ def workload_b(options: argparse.Namespace) -> None:
     quarter = LocalBackend(
         model,
         tokenizer,
-        step_end="\n",
         sampling=Sampling(),
         batch_rows=512,
         kv_bytes=free.peak_kv_bytes // 4,

@@ -122,8 +122,8 @@ def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
 
     write = EventLog.write
 
-    def write_and_wait(log: EventLog, event: Event) -> None:
-        write(log, event)
+    def write_and_wait(self: EventLog, event: Event) -> None:
+        write(self, event)
         if isinstance(event, QuestionFinished):
             pauses.send("one is finished")
             pauses.recv()

@@ -301,6 +301,7 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
     theirs would have checked stays as it is written.
     """
     faults: list[Any] = []
+    cause: ConfigError | None = None
     config: Config | None = None
     try:
         config = _named_parts(Config.model_validate(values))
@@ -311,12 +312,16 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
     strategy = told.get("strategy", "best_of_n")
     options, _ = _split_search(told)
     if isinstance(strategy, str) and strategy and (imports or strategy in registry.built_ins("strategy")):
-        options, wrong = _checked_options(strategy, options, sources.get("search.strategy", origin))
-        faults += wrong
+        try:
+            options, wrong = _checked_options(strategy, options)
+            faults += wrong
+        except ConfigError as error:
+            cause = error
+            faults.append({"loc": ("search", "strategy"), "type": "no_strategy", "input": strategy, "msg": str(error)})
     if faults:
         said = [_explain(item, sources, origin) for item in faults[:5]]
         more = [f"and {len(faults) - 5} more"] if len(faults) > 5 else []
-        raise ConfigError("; ".join(said + more)) from None
+        raise ConfigError("; ".join(said + more)) from cause
     assert config is not None
     config = config.model_copy(update={"search": config.search.model_copy(update={"options": options})})
     if imports:
@@ -356,15 +361,13 @@ def _named_parts(config: Config) -> Config:
     return config.model_copy(update={"policy": policy, "reward": reward})
 
 
-def _checked_options(strategy: str, options: dict[str, Any], origin: str) -> tuple[dict[str, Any], list[Any]]:
+def _checked_options(strategy: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Return a strategy's own settings with their defaults, and what is wrong with them.
 
     A key that another built-in strategy declares is checked by that one and kept: one file serves several strategies.
+    Raises ConfigError for a name that stands for no strategy.
     """
-    try:
-        declared = settings_of(registry.find("strategy", strategy))
-    except ConfigError as error:
-        raise ConfigError(f"{origin}: search.strategy: {error}") from error
+    declared = settings_of(registry.find("strategy", strategy))
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}

@@ -53,7 +53,7 @@ def failing(model: LlamaForCausalLM, fails: Callable[[int, int], bool]) -> Itera
 
 
 def backend(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def wave(prompt: Prompt, parents: int = 3, children: int = 4) -> list[Expansion]:
