@@ -59,9 +59,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         temperature: float,
         chunk: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, wide = hidden_TD.shape[0], _sum_dtype(hidden_TD.dtype)
+        tokens, dtype = hidden_TD.shape[0], _sum_dtype(hidden_TD.dtype)
         head = Head(weight_VD, bias_V, softcap, temperature)
-        logprobs_T, entropies_T, logsums_T = (hidden_TD.new_empty(tokens, dtype=wide) for _ in range(3))
+        logprobs_T, entropies_T, logsums_T = (hidden_TD.new_empty(tokens, dtype=dtype) for _ in range(3))
         buffers = _Buffers(hidden_TD, weight_VD, min(chunk, tokens))
         for part in _parts(0, tokens, chunk):
             logits_CV = _logits(hidden_TD[part], head, buffers.logits_CV)
@@ -87,13 +87,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden_TD, weight_VD, bias_V, tokens_T, logsums_T, entropies_T = ctx.saved_tensors
         softcap, temperature, chunk = ctx.settings
         head = Head(weight_VD, bias_V, softcap, temperature)
-        tokens, wide = hidden_TD.shape[0], logsums_T.dtype
+        tokens, dtype = hidden_TD.shape[0], logsums_T.dtype
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
         if grad_logprobs_T is None:
             grad_logprobs_T = torch.zeros_like(logsums_T)
         grad_hidden_TD = torch.empty_like(hidden_TD) if for_hidden else None
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if for_weight else None
-        grad_bias_V = torch.zeros_like(bias_V, dtype=wide) if for_bias else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=dtype) if for_weight else None
+        grad_bias_V = torch.zeros_like(bias_V, dtype=dtype) if for_bias else None
         buffers = _Buffers(hidden_TD, weight_VD, min(chunk, tokens))
         for part in _parts(0, tokens, chunk):
             grad_CV = _logits(hidden_TD[part], head, buffers.logits_CV)
