@@ -8,13 +8,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
-from palmette.config import PolicySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.oom import CacheFull
+from palmette.settings import PolicySettings
 from palmette.zoo.foreign import as_backend_error
 
 _CONTEXT_TOKENS = 4  # Prefix tokens decoded together with a step: some tokenizers drop the spaces a text begins with.

@@ -8,11 +8,11 @@ from numbers import Integral
 from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
-from palmette.config import Aggregate
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
 from palmette.search.answer import aggregate_scores
 from palmette.search.cluster import Clusterer
+from palmette.settings import Aggregate
 from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
