@@ -1,7 +1,7 @@
 """The code in numbers: files and lines of each room, importers of the config, public names that stand twice.
 
-    python -m benchmarks.rooms            # this source tree
-    python -m benchmarks.rooms OTHER_SRC  # that of another commit
+python -m benchmarks.rooms            # this source tree
+python -m benchmarks.rooms OTHER_SRC  # that of another commit
 """
 
 import ast
@@ -28,7 +28,9 @@ def main() -> None:
         print(f"| {room} | {len(counts)} | {sum(counts)} | {statistics.median(counts):.0f} | {max(counts)} |")
     every = [count for counts in rooms.values() for count in counts]
     print(f"| all | {len(every)} | {sum(every)} | {statistics.median(every):.0f} | {max(every)} |")
-    print(f"\nfiles under 50 lines: {sum(count < 50 for count in every)}; over 300: {sum(count > 300 for count in every)}")
+    print(
+        f"\nfiles under 50 lines: {sum(count < 50 for count in every)}; over 300: {sum(count > 300 for count in every)}"
+    )
     importers = [path for path, tree in trees.items() if "palmette.config" in imported(tree)]
     most = max(trees, key=lambda path: len([name for name in imported(trees[path]) if name.startswith("palmette")]))
     count = len([name for name in imported(trees[most]) if name.startswith("palmette")])

@@ -37,7 +37,7 @@ def slow(policy: LlamaForCausalLM, wish: Expansion, end: int, line: int) -> tupl
 def backend(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float = 1.0, **options: Any
 ) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature), **options)
+    return LocalBackend(policy, tokenizer, sampling=Sampling(temperature), **options)
 
 
 def waves(under_test: LocalBackend, paths: Paths, seed: int, expand: Callable[[list[Expansion]], None]) -> None:

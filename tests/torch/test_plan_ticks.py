@@ -91,7 +91,7 @@ def freed_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], 
 def test_a_tick_s_logits_are_freed_before_the_next_tick(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    local = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
     watched, seen = freed_before_the_next(local.tree.run)
     monkeypatch.setattr(local.tree, "run", watched)
     prompt = tuple(tokenizer.encode("<bos>1+2\n", add_special_tokens=False))

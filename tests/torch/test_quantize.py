@@ -36,7 +36,7 @@ def quantized(model: Any, kind: str) -> Any:
 
 
 def backend(model: Any, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def written(by: LocalBackend, prefix: tuple[int, ...]) -> list[tuple[int, ...]]:

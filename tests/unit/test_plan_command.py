@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.command import palmette as preloaded
+
 ETS = [
     "--policy", "peiyi9979/mistral-7b-sft", "--reward", "peiyi9979/math-shepherd-mistral-7b-prm",
     "--embedder", "math-similarity/Bert-MLM_arXiv-MP-class_zbMath", "--strategy", "ets", "--width", "64",
@@ -114,7 +116,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_planning_imports_no_model_library() -> None:
     code = (
         "import sys; sys.argv = ['palmette', 'plan', '--devices', '2x24GiB', '--train']\n"
-        "from palmette.cli import main\n"
+        "from palmette.commands.app import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'sentence_transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -136,7 +138,7 @@ def test_a_search_that_cannot_fit_stops_before_a_weight_is_read(tmp_path: Path) 
 
 
 def test_a_prediction_without_an_update_is_an_error_that_says_what_to_add() -> None:
-    done = plan("--predict")
+    done = preloaded("plan", "--predict")
     assert done.returncode == 2
     assert "without --train none is planned: add --train" in done.stderr
 

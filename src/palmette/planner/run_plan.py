@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
@@ -12,6 +11,7 @@ from palmette.planner.find_shape import adapter_bytes, find_shape
 from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import Plan
 from palmette.planner.plan import plan_job
+from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from palmette import registry
 from palmette.backends.backend import Backend
-from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.errors import BudgetError, ConfigError
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
 from palmette.search.loop import Limits
+from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Task
 from palmette.units import parse_bytes
 from palmette.zoo.resolve import check_model_name
