@@ -57,17 +57,13 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
 
 def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
-    if registry.is_reference(settings.model) or settings.model in _installed_embedders():
+    if registry.is_own("embedder", settings.model):
         return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
     return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
-
-
-def _installed_embedders() -> list[str]:
-    return [listing.name for listing in registry.listings("embedder")]
 
 
 def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:
