@@ -2,12 +2,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types imports tests browser format seedling bench-solver bench-engine clean
+.PHONY: demo test checks lint types imports tests browser format seedling bench-solver bench-engine clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
 
-test: lint types imports tests  ## everything that needs no server
+test: $(READY) browser  ## everything that needs no server: checks beside tests
+	@$(MAKE) --no-print-directory -j2 checks tests
+
+# What they say comes at once, when all are done.
+checks:
+	@said=$$($(MAKE) --no-print-directory lint types imports 2>&1); code=$$?; echo "$$said"; exit $$code
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,18 +24,16 @@ import torch
 
 from benchmarks.logprobs import verl_logprobs
 from benchmarks.peaks import peak_of_run
+from palmette import Searcher
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
-from palmette.config import load_config
 from palmette.engine.cuts import Sampling
-from palmette.events import read_events
 from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import peak_bytes, resident_bytes
 from palmette.memory.offload import streamed
 from palmette.memory.offload_pages import MappedWeights
 from palmette.memory.reclaim import reclaim
-from palmette.run import search as run
-from palmette.search.summary import summarize
+from palmette.tasks.load import load_task
 from palmette.train import learner as learning
 from palmette.train.learner import Learner, Savings
 from palmette.train.logprobs import plain_logprobs
@@ -88,9 +87,11 @@ SEARCHES: dict[str, Knobs] = {
 
 def rolled_out(model: Any, tokenizer: Any) -> LocalBackend:
     """Write some steps; return the backend with the KV cache that they left."""
-    backend = LocalBackend(model, tokenizer, step_end="\n\n", sampling=Sampling(1.0), batch_rows=ROLLOUT_ROWS)
+    backend = LocalBackend(model, tokenizer, sampling=Sampling(1.0), batch_rows=ROLLOUT_ROWS)
     prompt = tuple(range(100, 100 + PROMPT_TOKENS))
-    backend.expand([Expansion("q", 0, prompt, row, ROLLOUT_TOKENS, row + 1) for row in range(ROLLOUT_ROWS)])
+    backend.expand(
+        [Expansion("q", 0, prompt, row, ROLLOUT_TOKENS, row + 1, step_end="\n\n") for row in range(ROLLOUT_ROWS)]
+    )
     return backend
 
 
@@ -141,14 +142,12 @@ def update(knobs: Knobs) -> dict[str, float]:
 def search(knobs: Knobs) -> dict[str, float]:
     """Search; return the peak, the seconds and the tokens that were generated."""
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config(None, {**_SEARCH, **knobs, "out": f"{folder}/run"})
-        parts = run.build(config)
-        loading, begun = peak_bytes() or 0, time.process_time()
-        run.search_into(run.new_folder(config), config, parts, lambda done, total: None)
-        seconds = time.process_time() - begun
-        peak = max(loading, peak_of_run(Path(folder) / "run"))
-        summary = summarize(list(read_events(Path(folder) / "run")))
-    return {"peak": peak, "seconds": seconds, "tokens": summary.generated_tokens}
+        with Searcher(settings={**_SEARCH, **knobs}) as searcher:
+            task, begun = load_task(searcher.config.task), time.process_time()
+            results = searcher.search(task, out=f"{folder}/run")
+            seconds = time.process_time() - begun
+        peak = peak_of_run(Path(folder) / "run")
+    return {"peak": peak, "seconds": seconds, "tokens": statistics.mean(result.tokens for result in results)}
 
 
 def in_a_process(kind: str, name: str) -> dict[str, float]:

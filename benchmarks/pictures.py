@@ -1,6 +1,6 @@
 """The README's pictures, drawn anew: a tree that ETS grew, and the plan of a 7B policy with its reward model.
 
-    python -m benchmarks.pictures docs
+python -m benchmarks.pictures docs
 """
 
 import shutil

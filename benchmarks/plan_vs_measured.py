@@ -98,12 +98,12 @@ UPDATES: dict[str, Settings] = {
 def measured_search(settings: Settings) -> int:
     """Run a search in this process; return the most that it held."""
     from benchmarks.peaks import peak_of_run
-    from palmette.config import load_config
-    from palmette.run import search as run
+    from palmette import Searcher
+    from palmette.tasks.load import load_task
 
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config(None, {**settings, "out": f"{folder}/run"})
-        run.start_search(run.new_folder(config), config, lambda done, total: None)
+        with Searcher(settings=settings) as searcher:
+            searcher.search(load_task(searcher.config.task), out=f"{folder}/run")
         return peak_of_run(Path(folder) / "run")
 
 

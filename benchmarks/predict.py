@@ -43,7 +43,7 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
     base = resident()
     model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
     tracker = Tracker()
-    tracker.show([*model.parameters(), *model.buffers()], WEIGHTS)
+    tracker.track([*model.parameters(), *model.buffers()], WEIGHTS)
     with ExitStack() as stack:
         if tracked:
             stack.enter_context(tracker)

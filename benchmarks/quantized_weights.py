@@ -1,33 +1,30 @@
 """What narrow weights gain and cost on this CPU, against float32: time of a tick, bytes, how far the text drifts.
 
-    python -m benchmarks.narrow_weights --model smollm2-135m --rows 1 16 64 256 --ladder 200
+    python -m benchmarks.quantized_weights --model smollm2-135m --rows 1 16 64 256 --ladder 200
 
 Every side runs in turn within each round. With --ladder the seedlings search as many questions, best-of-16.
 """
 
 import argparse
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from palmette.config import load_config
+from palmette import Searcher, load_task
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
-from palmette.events import read_events
-from palmette.run import search as run
-from palmette.search.summary import summarize
+from palmette.search.answer import VOTES
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
 SIDES: dict[str, dict[str, str]] = {
     "float32": {},
     "dtype bfloat16": {"dtype": "bfloat16"},
-    "weights bfloat16": {"weights": "bfloat16"},
-    "weights int8": {"weights": "int8"},
+    "weights bfloat16": {"quantize": "bfloat16"},
+    "weights int8": {"quantize": "int8"},
 }
 TEXTS = ("docs/strategies.md", "docs/report.md", "README.md", "LICENSE")
 PROMPT_TOKENS = 128
@@ -67,13 +64,15 @@ def weight_bytes(model: torch.nn.Module) -> int:
 
 def ladder(questions: int, weights: str) -> str:
     """Search with both seedlings narrow; return how many answers were right."""
-    with tempfile.TemporaryDirectory() as temporary:
-        settings = {"task.questions": questions, "policy.quantize": weights, "reward.quantize": weights}
-        config = load_config(None, {**settings, "out": f"{temporary}/run"})
-        run.start_search(run.new_folder(config), config, lambda done, total: None)
-        summary = summarize(list(read_events(Path(config.out or ""))))
-    votes = ", ".join(f"{name} {vote.share:.3f}" for name, vote in summary.votes.items())
-    return f"{votes}, {summary.seconds:.0f} s"
+    with Searcher(settings={"policy.quantize": weights, "reward.quantize": weights}) as searcher:
+        task, begun = load_task("ladder", questions=questions), time.monotonic()
+        results = searcher.search(task)
+        seconds = time.monotonic() - begun
+    votes = [
+        f"{vote} {statistics.mean(result.choices[vote].outcome == 'correct' for result in results):.3f}"
+        for vote in VOTES
+    ]
+    return f"{', '.join(votes)}, {seconds:.0f} s"
 
 
 def main() -> None:

@@ -17,16 +17,18 @@ from statistics import median, quantiles
 from playwright.sync_api import Page
 
 from palmette.backends.backend import Backend, Expansion, Step
-from palmette.config import Config
-from palmette.events import Event, EventLog, RunStarted, Session, WaveDone
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.score.scorer import Candidate
 from palmette.search.loop import Limits, search
 from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
-from palmette.search.strategies.rebase import at_temperature
+from palmette.search.result import finished_event, judge_tree
+from palmette.search.strategies.rebase import Rebase
+from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
@@ -35,7 +37,7 @@ QUESTIONS = tuple(
     Question(f"q{number}", ({"role": "user", "content": f"What is {number} + 40, in many steps?"},), str(number + 40))
     for number in range(2)
 )
-# Each position of the slider in turn, three times. DeviceMemory a pixel back waits until all of them are drawn.
+# Each position of the slider in turn, three times. Reading a pixel back waits until all of them are drawn.
 SLIDE = """(async () => {
   const slider = document.getElementById("wave"), frame = () => new Promise((done) => requestAnimationFrame(done));
   const pen = document.getElementById("canvas").getContext("2d"), script = [], painted = [];
@@ -102,10 +104,12 @@ def grow(folder: Path) -> int:
                     event = replace(event, clusters=labels)
             log.write(event)
 
-        recorder = Recorder(write, MathJudge(5), "prod", lambda: None)
-        limits = Limits(WIDTH, DEPTH, 256, 1024, 2)
+        limits, judge = Limits(WIDTH, DEPTH, 256, 1024, 2), MathJudge(5)
         backend: Backend = dice
-        search(QUESTIONS, backend, dice, at_temperature(0.2), limits, seed=0, how="prod", observer=recorder)
+        for growth in search(
+            QUESTIONS, backend, dice, Rebase(), limits, seed=0, aggregate="prod", observer=Recorder(write)
+        ):
+            log.write(finished_event(judge_tree(growth, judge, config.search)))
         log.write(Session(1.0, 1, 1, len(QUESTIONS), 1024))
     return nodes
 

@@ -118,14 +118,15 @@ def _run(
 
 
 def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
-    from palmette.events import Event, EventLog, QuestionFinished
+    from palmette.event_log import EventLog
+    from palmette.events import Event, QuestionFinished
 
     write = EventLog.write
 
-    def write_and_wait(log: EventLog, event: Event) -> None:
-        write(log, event)
+    def write_and_wait(self: EventLog, event: Event) -> None:
+        write(self, event)
         if isinstance(event, QuestionFinished):
             pauses.send("one is finished")
             pauses.recv()
 
-    EventLog.write = write_and_wait  # type: ignore[method-assign,assignment]
+    EventLog.write = write_and_wait  # type: ignore[method-assign]

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, overload
 
 from palmette import registry
-from palmette.config import Config, check_config, load_config
-from palmette.events import EventLog
+from palmette.config import check_config, load_config
+from palmette.event_log import EventLog
 from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
@@ -17,6 +17,7 @@ from palmette.run.search import Listener, Progress, make_meter, search_into, sea
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
+from palmette.settings import Config
 from palmette.tasks.ask import One, as_task
 from palmette.tasks.load import load_task as load_task_of
 from palmette.tasks.task import Task

@@ -1,19 +1,10 @@
 """What happened in a run, as typed records in one JSONL file."""
 
-import fcntl
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import Field
 
-from palmette.errors import RunError
-
-FILE_NAME = "events.jsonl"
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -196,121 +187,3 @@ class MemoryTimeline:
 
 
 Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | OomRetry | Reclaimed | MemoryTimeline
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
-    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, OomRetry, Reclaimed, MemoryTimeline)
-}
-_RENAMED = {"rung": "oom_retry"}
-"""Kinds of events that earlier versions wrote under another name."""
-
-
-@dataclass
-class EventLog:
-    """Appends events to a run's file; each line reaches the operating system whole before the next begins.
-
-    One process at a time: a second writer gets a RunError. A half-written last line, left by a kill, is cut off.
-    """
-
-    folder: Path
-    _file: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        path = self.folder / FILE_NAME
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise RunError(
-                f"{self.folder} is being written by another process; wait for it or choose another --out"
-            ) from None
-        self._cut_half_line()
-
-    def write(self, event: Event) -> None:
-        """Append one event."""
-        line = json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
-        data = memoryview(line.encode("utf-8") + b"\n")
-        try:
-            while data:
-                data = data[os.write(self._file, data) :]
-        except OSError as error:
-            # Without the half line: a later event would be glued to it.
-            self._cut_half_line()
-            raise RunError(
-                f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
-                f"make room, then palmette search --resume {self.folder}"
-            ) from error
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether nothing has been written yet, by any process."""
-        return os.fstat(self._file).st_size == 0
-
-    def close(self) -> None:
-        """Flush to disk and let other processes in."""
-        try:
-            os.fsync(self._file)
-        except OSError:
-            pass  # A pipe or a full disk: what could be written has been written.
-        os.close(self._file)
-
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _cut_half_line(self) -> None:
-        size = os.fstat(self._file).st_size
-        end, block = size, 1 << 16
-        while end > 0:
-            start = max(0, end - block)
-            cut = os.pread(self._file, end - start, start).rfind(b"\n")
-            if cut >= 0:
-                end = start + cut + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(self._file, end)
-
-
-def read_events(folder: Path) -> Iterator[Event]:
-    """Yield a run's events in order. A half-written last line is dropped; other damage is a RunError with its line."""
-    path = folder / FILE_NAME
-    if path.exists() and not path.is_file():
-        raise RunError(f"{folder} is no run folder: {path} is no regular file")
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise RunError(
-            f"{folder} is no run folder: cannot read {path}: {error.strerror}. A run that was stopped while its models "
-            f"loaded has nothing to resume: start it again"
-        ) from error
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            yield _decode(line, f"{path}, line {number}")
-
-
-def _decode(line: bytes, place: str) -> Event:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{place}: damaged, not JSON ({error})") from None
-    kind = values.pop("kind", None) if isinstance(values, dict) else None
-    kind = _RENAMED.get(kind, kind) if isinstance(kind, str) else kind
-    if not isinstance(kind, str) or kind not in _ADAPTERS:
-        raise RunError(f"{place}: damaged, no event of a known kind")
-    try:
-        event: Event = _ADAPTERS[kind].validate_python(values)
-    except ValidationError as error:
-        item = error.errors()[0]
-        where = ".".join(str(part) for part in item["loc"])
-        raise RunError(f"{place}: damaged {kind} event: {where}: {item['msg']}") from None
-    return event

@@ -59,6 +59,11 @@ class Strategy(ABC):
         """How long the first steps of a tree are expected to be."""
 
     @property
+    def name(self) -> str:
+        """What messages call it: the name of its class."""
+        return type(self).__name__
+
+    @property
     def uses(self) -> frozenset[Use]:
         """What this strategy decides by, with these settings."""
         return frozenset({"scores"})
@@ -78,6 +83,11 @@ class FunctionStrategy(Strategy):
     def __init__(self, function: Callable[[Frontier, int, int | None], Children]) -> None:
         super().__init__()
         self._function = function
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return getattr(self._function, "__name__", type(self._function).__name__)
 
     @property
     def uses(self) -> frozenset[Use]:

@@ -49,9 +49,9 @@ def format_count(count: float) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"
 
 
-def count_of(count: int, noun: str) -> str:
-    """Print a count with its noun in the right number: `1 token`, `12,345 tokens`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def count_of(count: int, one: str, many: str | None = None) -> str:
+    """Print a count with its noun: `1 token`, `2,048 tokens`. `many` is the plural of a noun that takes no plain s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -74,3 +74,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that a misspelled one most likely meant."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def describe_error(error: BaseException, longest: int = 200) -> str:
+    """Return an error's type and message on one line, cut to so many characters."""
+    return one_line(" ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":"), longest)

@@ -108,13 +108,61 @@ def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM, masked
 @pytest.mark.parametrize("tokens", [14, 30, 64])
 @pytest.mark.parametrize(("dtype", "atol", "rel"), [(torch.float64, 1e-10, 1e-12), (torch.float32, 1e-6, 1e-5)])
 def test_micro_batches_change_no_weight(
-    policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float, rel: float
+    policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float, rel: float, masked: bool
 ) -> None:
-    whole, one = updated(policy, dtype=dtype)
-    cut, many = updated(policy, dtype=dtype, tokens=tokens)
+    whole, one = updated(policy, dtype=dtype, masked=masked)
+    cut, many = updated(policy, dtype=dtype, tokens=tokens, masked=masked)
     assert one.pieces == 1 < many.pieces
     assert_same(cut, whole, atol)
-    assert one.loss == pytest.approx(many.loss, rel=rel) and one.entropy == pytest.approx(many.entropy, rel=rel)
+    for name in ("loss", "kl", "entropy", "ratio_low", "ratio_mean", "ratio_high"):
+        assert getattr(one, name) == pytest.approx(getattr(many, name), rel=rel), name
+    assert one.clipped_share == pytest.approx(many.clipped_share, abs=1e-6)
+
+
+def gradients(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[list[torch.Tensor], list[float]]:
+    model = train_all(copy.deepcopy(policy).double())
+    learner = Learner(model, loss=LOSS, temperature=0.9)
+    sums, _ = learner.accumulate(samples, micro_batch_tokens=10_000)
+    found = [weight.grad for weight in model.parameters()]
+    return [gradient for gradient in found if gradient is not None], sums.tolist()
+
+
+def test_a_masked_token_is_read_and_nothing_else(policy: LlamaForCausalLM) -> None:
+    first, second, third = (5, 0.7, -2.0, -3.0), (9, -1.1, -1.5, -2.5), (2, 0.4, -2.2, -2.1)
+
+    def sample(prompt: tuple[int, ...], *tokens: tuple[int, float, float, float], mask: Any = None) -> Sample:
+        response, advantages, old, reference = zip(*tokens, strict=True)
+        return Sample(prompt, response, advantages, None, old, reference, 0.9, mask)
+
+    beside = sample((4, 4), first, third)
+    apart = [
+        # What comes after the last counted token changes nothing before it; what comes before the first is a prompt.
+        (sample((1, 3), first, second, third, mask=(True, True, False)), sample((1, 3), first, second)),
+        (sample((1, 3), first, second, third, mask=(False, True, True)), sample((1, 3, 5), second, third)),
+        (
+            sample((1, 3), first, second, third, mask=(True, False, True)),
+            sample((1, 3), first, (9, 99.0, -9.0, -9.0), third, mask=(True, False, True)),
+        ),
+    ]
+    for masked, plain in apart:
+        ours, told = gradients(policy, [masked, beside])
+        theirs, expected = gradients(policy, [plain, beside])
+        assert told == pytest.approx(expected, abs=1e-12)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+
+
+def test_advantages_weigh_their_own_token(policy: LlamaForCausalLM) -> None:
+    # Without old log-probabilities a token's loss is minus its advantage: the mean of 1, -3 and 5 is 1.
+    model = train_all(copy.deepcopy(policy).double())
+    learner = Learner(model)
+    told = learner.update([Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0))], micro_batch_tokens=100)
+    assert told.loss == pytest.approx(-1.0, abs=1e-12)
+    masked = [Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0), mask=(True, True, False)), Sample((1,), (4,), (0.0,))]
+    told = learner.update(masked, micro_batch_tokens=4)
+    # A zero counts: (1 - 3 + 0) / 3. A masked token does not.
+    assert (told.response_tokens, told.pieces) == (3, 2) and told.loss == pytest.approx(2 / 3, abs=1e-12)
+    assert (told.ratio_low, told.ratio_mean, told.ratio_high) == (1.0, 1.0, 1.0)
 
 
 def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForCausalLM) -> None:

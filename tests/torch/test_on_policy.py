@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from palmette.train.trainable import train_all
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion
@@ -14,6 +13,7 @@ from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import PalmetteError
 from palmette.train.learner import Learner, UpdateResult
+from palmette.train.model_parts import train_all
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
@@ -29,7 +29,7 @@ def sampled(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, sampling: Sampling
 ) -> list[Sample]:
     """Grow up to two steps below each of three prompts, in 8 branches; return each step with all above it as prompt."""
-    backend = LocalBackend(policy, tokenizer, step_end="\n", sampling=sampling, batch_rows=16)
+    backend = LocalBackend(policy, tokenizer, sampling=sampling, batch_rows=16)
     wishes = [
         Expansion(text, 0, prompt(text), 100 * place + branch, 16, 1 + branch)
         for place, text in enumerate(("1+2", "(3+4)*2-5", "12*12-(7-3)+8-(2*2)"))

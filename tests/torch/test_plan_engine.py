@@ -1,4 +1,4 @@
-"""What the planner says of models, pools and ticks against the models, pools and ticks themselves."""
+"""The planner's parameter counts and pool sizes against real models and pools."""
 
 from collections.abc import Callable
 from typing import Any

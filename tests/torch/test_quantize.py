@@ -1,4 +1,4 @@
-"""Narrow weights against hand-worked numbers and the rounding they promise."""
+"""Quantized linear layers against hand-worked numbers and against bounds of their rounding."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -29,14 +29,14 @@ def layer(outputs: int, inputs: int, bias: bool = True) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=bias)
 
 
-def narrowed(model: Any, kind: str) -> Any:
+def quantized(model: Any, kind: str) -> Any:
     copied = deepcopy(model)
     quantize_linear(copied, kind)
     return copied
 
 
 def backend(model: Any, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def written(by: LocalBackend, prefix: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -107,20 +107,20 @@ def test_bfloat16_multiplies_what_is_rounded(bias: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_narrow_model_writes_on_the_tree_with_keys_and_values_as_wide_as_before(
+def test_a_quantized_model_generates_with_keys_and_values_in_the_dtype_of_before(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, kind: str
 ) -> None:
-    model = narrowed(policy, kind)
+    model = quantized(policy, kind)
     assert is_quantized(model)
     assert not is_quantized(policy)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert {type(module) for module in layers} == {KINDS[kind]}
     bits = {parameter.dtype for module in layers for parameter in [module.weight]}
     assert bits == {{"bfloat16": torch.bfloat16, "int8": torch.int8}[kind]}
-    narrow_backend = backend(model, tokenizer)
-    assert narrow_backend.tree.cache.pool.shape.dtype == torch.float32
-    first = written(narrow_backend, prompt("(3+4)*2-5"))
-    assert first == written(backend(narrowed(policy, kind), tokenizer), prompt("(3+4)*2-5"))
+    quantized_backend = backend(model, tokenizer)
+    assert quantized_backend.tree.cache.pool.shape.dtype == torch.float32
+    first = written(quantized_backend, prompt("(3+4)*2-5"))
+    assert first == written(backend(quantized(policy, kind), tokenizer), prompt("(3+4)*2-5"))
     with torch.inference_mode():
         tokens = torch.tensor([prompt("(3+4)*2-5")])
         near, exact = (one(input_ids=tokens).logits.log_softmax(-1) for one in (model, policy))
@@ -129,32 +129,32 @@ def test_a_narrow_model_writes_on_the_tree_with_keys_and_values_as_wide_as_befor
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_adapters_and_new_weights_go_on_narrow_models(
+def test_quantized_models_take_adapters_and_new_weights(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, tmp_path: Path, kind: str
 ) -> None:
     torch.manual_seed(3)
     settings = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     with quiet():
         get_peft_model(deepcopy(policy), settings).save_pretrained(str(tmp_path))
-        worn = PeftModel.from_pretrained(narrowed(policy, kind), str(tmp_path), autocast_adapter_dtype=False).eval()
+        adapted = PeftModel.from_pretrained(quantized(policy, kind), str(tmp_path), autocast_adapter_dtype=False).eval()
     prefix = prompt("(3+4)*2-5")
-    under_test = backend(narrowed(policy, kind), tokenizer)
+    under_test = backend(quantized(policy, kind), tokenizer)
     bare = written(under_test, prefix)
     under_test.use_adapter(str(tmp_path))
-    assert written(under_test, prefix) == written(backend(worn, tokenizer), prefix) != bare
+    assert written(under_test, prefix) == written(backend(adapted, tokenizer), prefix) != bare
     under_test.use_adapter(None)
     assert written(under_test, prefix) == bare
     source = LlamaForCausalLM(policy.config).eval()
     tensors = {name: tensor for name, tensor in source.state_dict().items() if name != "lm_head.weight"}
     under_test.update_weights(tensors)
-    assert written(under_test, prefix) == written(backend(narrowed(source, kind), tokenizer), prefix) != bare
+    assert written(under_test, prefix) == written(backend(quantized(source, kind), tokenizer), prefix) != bare
     under_test.tree.cache.check_integrity()
 
 
-def test_a_head_that_scores_stays_as_it_is(
+def test_a_scalar_head_is_not_quantized(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    model = narrowed(reward, "int8")
+    model = quantized(reward, "int8")
     assert type(model.score) is nn.Linear
     assert type(model.model.layers[0].mlp.up_proj) is Int8Linear
     asked = ({"role": "user", "content": "(3+4)*2"},)
@@ -164,7 +164,7 @@ def test_a_head_that_scores_stays_as_it_is(
     assert len(set(near)) == 3
 
 
-def test_models_are_loaded_narrow_where_asked() -> None:
+def test_models_are_quantized_when_they_are_loaded() -> None:
     model, _ = load_policy("seedling", quantize="int8")
     plain, _ = load_policy("seedling")
     assert is_quantized(model)
@@ -173,7 +173,7 @@ def test_models_are_loaded_narrow_where_asked() -> None:
     assert is_quantized(load_reward("seedling-prm", quantize="bfloat16")[0])
 
 
-def test_settings_that_cannot_be_are_refused_before_weights_are_read() -> None:
+def test_wrong_settings_are_refused_before_weights_are_read() -> None:
     with pytest.raises(ConfigError, match="quantize 'int4' is unknown: use one of none, bfloat16, int8"):
         load_policy("seedling", quantize="int4")
     with pytest.raises(ConfigError, match="quantize 'int8' is for the CPU, not for 'meta': set it to 'none'"):

@@ -14,11 +14,13 @@ from .forest import grown
 
 SHAPE = KvShape(layers=2, heads=2, width=4, dtype=torch.float32, device=torch.device("cpu"))
 BLOCK_BYTES = BLOCK_TOKENS * SHAPE.token_bytes
+ROOMY_BYTES = 2**14 * SHAPE.token_bytes
+"""More than the forests here hold. Without a budget a pool has so many blocks that looking at each takes a while."""
 
 
 def test_after_the_last_drop_the_pool_is_whole() -> None:
     rng = random.Random(0)
-    pool = KvPool(SHAPE)
+    pool = KvPool(SHAPE, ROOMY_BYTES)
     cache, nodes = grown(pool, rng, 200)
     cache.check_integrity()
     assert pool.taken_bytes == BLOCK_BYTES * sum(-(-len(node.tokens) // BLOCK_TOKENS) for node in nodes)
@@ -102,7 +104,7 @@ def test_a_budget_is_never_passed() -> None:
     with pytest.raises(PoolFullError):
         cache.reserve([(node, 100)], [node])
     assert pool.taken_bytes == 0
-    with pytest.raises(BudgetError, match=f"holds no block of {BLOCK_TOKENS} tokens: give it {BLOCK_BYTES} bytes"):
+    with pytest.raises(BudgetError, match=f"holds no token: one takes {SHAPE.token_bytes} bytes"):
         KvPool(SHAPE, budget_bytes=BLOCK_BYTES - 1)
 
 
@@ -118,7 +120,7 @@ def test_growing_keeps_what_is_written() -> None:
 
 def test_paths_with_a_common_beginning_hold_it_once_whoever_comes_and_goes() -> None:
     rng = random.Random(5)
-    pool = KvPool(SHAPE)
+    pool = KvPool(SHAPE, ROOMY_BYTES)
     cache = TreeCache(pool)
     examples = [list(range(100 * kind, 100 * kind + 40)) for kind in range(3)]
     alive: dict[CacheNode, list[int]] = {}

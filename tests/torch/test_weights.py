@@ -27,7 +27,7 @@ Tokens = list[tuple[int, ...]]
 
 
 def backend(model: Any, tokenizer: PreTrainedTokenizerFast, **options: Any) -> LocalBackend:
-    return LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64, **options)
+    return LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=64, **options)
 
 
 class Grown:

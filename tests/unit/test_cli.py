@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import palmette as preloaded
+
 
 def palmette(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -33,7 +35,7 @@ def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
     [
         (["--width", "0"], 2, "search.width cannot be 0: input should be greater than or equal to 1"),
         (["--strategy", "rebas"], 2, "Did you mean 'rebase'?"),
-        (["--strategy", "mcts"], 2, "choose 'best_of_n', 'beam', 'dvts', 'rebase' or 'ets'"),
+        (["--strategy", "mcts"], 2, "no strategy is named 'mcts'. There are beam, best_of_n, dvts, ets, rebase."),
         (["--set", "search.widht=3"], 2, "unknown key 'search.widht'. Did you mean 'search.width'?"),
         (["--set", "nonsense"], 2, "--set nonsense: write it as KEY=VALUE"),
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),
@@ -58,7 +60,7 @@ def test_bad_input_to_search_is_one_clear_line(tmp_path: Path, arguments: list[s
     (tmp_path / "broken.jsonl").write_text("\n".join([row] * 16 + [row[:-3]] + [row] * 3))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    assert said in complaint(palmette("search", *arguments, cwd=tmp_path), code)
+    assert said in complaint(preloaded("search", *arguments, cwd=tmp_path), code)
 
 
 def test_a_task_that_cannot_be_read_leaves_no_run_folder_behind(tmp_path: Path) -> None:

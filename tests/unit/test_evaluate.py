@@ -2,7 +2,7 @@ import pytest
 
 from palmette.errors import RunError
 from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
 from palmette.search.replay import replay
 from palmette.tasks.task import Question
@@ -31,7 +31,7 @@ NODES = (
 )
 
 
-def test_each_fold_elects_by_its_own_scores() -> None:
+def test_each_aggregate_elects_by_its_own_scores() -> None:
     found = evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(3600), [ASKED]))
     right = {how: votes["best"].share for how, votes in found.items()}
     assert right == {"last": 1.0, "min": 0.0, "mean": 0.0, "prod": 0.0}
@@ -52,7 +52,7 @@ def test_a_second_start_voids_the_first_attempt() -> None:
 
 @pytest.mark.parametrize("nodes", [(step(2, 0, "x", 0.1),), (step(1, 1, "x", 0.1),), (step(1, -1, "x", 0.1),)])
 def test_events_with_a_gap_are_refused(nodes: tuple[NodeRecord, ...]) -> None:
-    with pytest.raises(RunError, match="has no place"):
+    with pytest.raises(RunError, match="does not follow from the nodes before it"):
         replay(told(*nodes))
 
 

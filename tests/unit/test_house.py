@@ -37,10 +37,10 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_palmette_and_its_cli_imports_no_torch() -> None:
+def test_importing_palmette_and_its_commands_imports_no_torch() -> None:
     heavy = {"torch", "transformers", "sentence_transformers", "numpy", "sympy"}
-    assert not heavy & loaded_by("import palmette, palmette.cli")
-    assert not heavy & loaded_by("import palmette.console, palmette.zoo.catalog, palmette.report.page")
+    assert not heavy & loaded_by("import palmette, palmette.commands.app")
+    assert not heavy & loaded_by("import palmette.api, palmette.zoo.catalog, palmette.report.page")
 
 
 def test_the_search_parts_import_no_torch() -> None:
@@ -51,6 +51,6 @@ def test_the_search_parts_import_no_torch() -> None:
 def test_no_committed_text_names_a_place_on_one_machine() -> None:
     listed = ["git", "-c", "safe.directory=*", "ls-files"]  # Also where a clone belongs to somebody else.
     found = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    texts = [ROOT / name for name in found if not name.endswith(".safetensors")]
+    texts = [ROOT / name for name in found if not name.endswith((".safetensors", ".png"))]
     pattern = re.compile(r"/(?:home|root|work|Users)/\w+")
     assert not [str(path) for path in texts if path.exists() and pattern.search(path.read_text(encoding="utf-8"))]

@@ -1,4 +1,4 @@
-"""The meter on this very process: what it reads, keeps and records; and what giving memory back does."""
+"""The meter on this very process: what it reads, keeps and records; and when freeing memory stops."""
 
 import mmap
 import sys
@@ -29,7 +29,7 @@ def test_samples_stay_bounded_and_keep_their_peaks() -> None:
 def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not_see_it() -> None:
     recorded: list[Event] = []
     with Meter(sample_seconds=3600) as meter, meter.recording(recorded.append):
-        # Gone before any sample: the kernel's own mark has to show it.
+        # Freed before any sample: only the kernel's own peak shows it.
         with meter.phase("outer"), meter.phase("inner"), mmap.mmap(-1, 64 * MIB) as block:
             block.write(bytes(64) * MIB)
         with meter.phase("after"):
@@ -44,7 +44,7 @@ def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not
     assert [(phase.name, phase.times) for phase in timeline.phases] == [("outer", 1), ("inner", 1), ("after", 2)]
 
 
-def test_what_is_told_before_anything_records_is_recorded_first() -> None:
+def test_events_before_recording_begins_are_recorded_first() -> None:
     recorded: list[Event] = []
     with Meter(sample_seconds=3600) as meter:
         freed = meter.reclaim("load", 1)
@@ -74,7 +74,7 @@ def test_reclaiming_stops_when_a_try_frees_too_little(levels: list[int], tries: 
 
 
 def void(value: int) -> None:
-    """Take a value that nobody needs."""
+    """Discard a value."""
 
 
 @linux

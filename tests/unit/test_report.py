@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from palmette.config import Config
 from palmette.errors import ConfigError, RunError
+from palmette.event_log import EventLog, read_events
 from palmette.events import (
     Chosen,
     Event,
-    EventLog,
     MemoryTimeline,
     NodeRecord,
     OomRetry,
@@ -20,16 +19,16 @@ from palmette.events import (
     RunStarted,
     Session,
     WaveDone,
-    read_events,
 )
 from palmette.report import compare as comparison
 from palmette.report.compare import Comparison, compare
 from palmette.report.held import held_story
 from palmette.report.page import write_page
 from palmette.report.table import summary_values
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
 from palmette.search.summary import Accuracy, summarize
+from palmette.settings import Config
 from palmette.tasks.task import Question
 
 HOSTILE = "</script><script>alert(1)</script>{{data}}{{script}}<img src=x onerror=alert(2)>\u2028"
@@ -186,18 +185,24 @@ def timeline(began: float, *held: int) -> MemoryTimeline:
     return MemoryTimeline("cpu", began, 1000, moments, held, (None, *[0] * (len(held) - 1)), (peak,), 950, 80)
 
 
-def rung(began: float, moment: float) -> OomRetry:
+def retry(began: float, moment: float) -> OomRetry:
     return OomRetry("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
 
 
-def test_of_each_process_the_last_timeline_is_drawn_with_its_own_rungs(folder: Path) -> None:
-    told: list[Event] = [timeline(1.0, 100), rung(1.0, 0.5), timeline(1.0, 100, 700), timeline(2.0, 50), rung(3.0, 0.1)]
+def test_of_each_process_the_last_timeline_is_drawn_with_its_own_retries(folder: Path) -> None:
+    told: list[Event] = [
+        timeline(1.0, 100),
+        retry(1.0, 0.5),
+        timeline(1.0, 100, 700),
+        timeline(2.0, 50),
+        retry(3.0, 0.1),
+    ]
     first, second = held_story([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
     assert first["held"] == [100, 700]
     assert first["places"] == [None, 0]
-    assert [(one["moment"], one["tried"], one["limit"]) for one in first["rungs"]] == [(0.5, 8, 4)]
+    assert [(one["moment"], one["tried"], one["limit"]) for one in first["retries"]] == [(0.5, 8, 4)]
     assert first["phases"] == [{"name": HOSTILE, "times": 2, "seconds": 1.5, "peak": 700, "planned": 900}]
-    assert (second["held"], second["rungs"]) == ([50], [])
+    assert (second["held"], second["retries"]) == ([50], [])
     assert second["reclaimed"] == [{"moment": 0.3, "held": 60, "after": "load", "freed": 5}]
 
 
@@ -208,12 +213,12 @@ def test_a_run_without_a_meter_has_no_memory_to_draw(compared: Comparison) -> No
 def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Path) -> None:
     with EventLog(folder) as log:
         log.write(timeline(1.0, 100, 700))
-        log.write(rung(1.0, 0.5))
+        log.write(retry(1.0, 0.5))
     told = compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))
     page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2
-    assert told.stories[0]["memory"][0]["rungs"][0]["reason"] == HOSTILE
+    assert told.stories[0]["memory"][0]["retries"][0]["reason"] == HOSTILE
 
 
 def test_a_timeline_that_disagrees_with_itself_is_cut_to_what_fits(folder: Path) -> None:

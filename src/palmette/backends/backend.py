@@ -1,4 +1,4 @@
-"""The backend contract: who turns prefixes into next steps."""
+"""The backend contract: generates the next step of each token prefix."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ __all__ = ["Backend", "Expansion", "Finish", "Message", "OnDevice", "Step", "Tak
 
 @dataclass(frozen=True)
 class Expansion:
-    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers.
+    """A request for one step: the child of node `parent` in the tree of a question.
 
-    `node` is the id that the child will have, None where nothing will be grown from it. The step ends with the text
-    `step_end`, the solution with the model's end token or the text `stop`.
+    `prefix` holds all tokens from the prompt's first to the parent's last, `seed` determines the sampled tokens, and
+    `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
+    after `max_tokens`, the solution with the model's end token or the text `stop`.
     """
 
     question: str
@@ -31,9 +32,10 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Step:
-    """What grew. `tokens` include the delimiter or the end token; `text` includes the delimiter, not the end token.
+    """A generated step. `tokens` include the delimiter or the end token, `text` the delimiter only.
 
-    Log-probabilities are those of the model's distribution at `temperature`, before any cut: one for each token.
+    `finish` says what ended it: `step_end`, the end of the solution, or `max_tokens`. There is one log-probability for
+    each token, of the model's distribution at `temperature` before top-k, top-p and min-p.
     """
 
     tokens: tuple[int, ...]
@@ -44,57 +46,57 @@ class Step:
 
 
 class Backend(Protocol):
-    """Grows steps: what a search needs. The same expansion gives the same step whatever else is in the call.
+    """What a search needs to generate steps. On a CPU in float32 an expansion gives the same step in every batch.
 
-    That holds on a CPU in float32. What only some backends can do are contracts of their own, asked for by isinstance.
+    Abilities that only some backends have are protocols of their own, below, and are tested for with isinstance.
     """
 
     kv_bytes_per_token: int
-    """What one token costs in this policy's KV cache."""
+    """Bytes of one token in this policy's KV cache."""
 
     context_tokens: int | None
-    """The most tokens a prefix with its step may have, None without a limit."""
+    """The most tokens that a prefix and its step may have together, None without a limit."""
 
     @property
     def calls(self) -> int:
         """Forward passes made so far."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the prompt's tokens, rendered by the model's chat template where it has one."""
+        """Return the tokens of a prompt, rendered by the model's chat template if it has one."""
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow one step for each expansion, in order. Blocks until all are done."""
+        """Generate one step for each expansion; return them in the same order when all are done."""
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Forget what is kept for these nodes; ancestors keep theirs. Safe to call twice."""
+        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice."""
 
 
 @runtime_checkable
 class TakesWeights(Protocol):
-    """A backend or a scorer whose model can be changed while it is in use; what it kept of the old one is dropped."""
+    """A backend or a scorer whose weights can be replaced while it is in use; KV of the old weights is dropped."""
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that were used last. It grows whenever the model is seen changed."""
+        """The version of the weights used last. It increases when changed weights are noticed."""
 
     def use_adapter(self, folder: str | None) -> None:
-        """Let what comes next come from the model with the adapter in this folder, None for no adapter."""
+        """Use the PEFT adapter in this folder from the next call on, None for no adapter."""
 
     def update_weights(self, source: Mapping[str, Any] | str | Path) -> None:
-        """Let what comes next come from these weights: tensors by name, or a folder with safetensors."""
+        """Use these weights from the next call on: tensors by name, or a folder of safetensors."""
 
 
 @runtime_checkable
 class TellsTokens(Protocol):
-    """A backend that tells how many tokens it writes while a call of `expand` is still going on."""
+    """A backend that reports the number of generated tokens during a call of `expand`."""
 
     on_tokens: "Callable[[int], None] | None"
-    """Called with the number of tokens written since the last call; None for nobody."""
+    """Called with the number of tokens generated since the last call; None for no call."""
 
 
 @runtime_checkable
 class OnDevice(Protocol):
-    """A backend or a scorer whose model lies on one device of this machine."""
+    """A backend or a scorer whose model is on one device of this machine."""
 
     @property
     def device(self) -> str:

@@ -8,14 +8,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.chat import render
-from palmette.config import PolicySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.oom import CacheFull
-from palmette.zoo.foreign import told_as
+from palmette.settings import PolicySettings
+from palmette.zoo.foreign import as_backend_error
 
 _CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
 
@@ -45,9 +45,9 @@ class LocalBackend:
         self._enders: dict[tuple[int, str], bool] = {}
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
-        with told_as(self._name):
+        with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, places=batch_rows)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows)
         self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
@@ -112,7 +112,7 @@ class LocalBackend:
         nodes = {key: self._parent(wish) for key, wish in parents.items()}
         rows = [_Row(nodes[wish.question, wish.parent, wish.prefix], wish) for wish in expansions]
         try:
-            with told_as(self._name):
+            with as_backend_error(self._name):
                 self._engine.write(rows, self._ended)
         except BaseException:
             for row in rows:

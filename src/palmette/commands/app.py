@@ -35,6 +35,7 @@ _OTHER_WORDS = {
 """What other tools call our flags."""
 
 
+_STOPPED = 130
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Wrong flags: click's own error, or that of the click which newer releases of typer carry inside."""
 
@@ -45,7 +46,6 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         code = app(arguments, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except _UsageError as error:
@@ -55,7 +55,7 @@ def main() -> None:
             raise
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped", 130)
+        _fail("stopped", _STOPPED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -63,6 +63,9 @@ def main() -> None:
         if debug:
             raise
         _fail(f"unexpected {type(error).__name__}: {error}. --debug shows where", 1)
+    if code == _STOPPED:  # What newer releases of typer make of Ctrl-C.
+        _fail("stopped", _STOPPED)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int) -> None:

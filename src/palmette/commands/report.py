@@ -11,8 +11,8 @@ from palmette.errors import PalmetteError, RunError
 from palmette.units import one_line
 
 if TYPE_CHECKING:
-    from palmette.config import Config
     from palmette.search.rejudge import Rejudge
+    from palmette.settings import Config
 
 
 def report(
@@ -33,7 +33,7 @@ def report(
 
 
 def _cells(folder: Path) -> list[Path]:
-    from palmette.events import FILE_NAME
+    from palmette.event_log import FILE_NAME
     from palmette.run.sweep import open_sweep
 
     if begun := [path for path in open_sweep(folder).folders() if (path / FILE_NAME).is_file()]:

@@ -16,8 +16,8 @@ from palmette.errors import ConfigError, RunError, StoppedError
 from palmette.units import count_of, format_count
 
 if TYPE_CHECKING:
-    from palmette.config import Config
     from palmette.run.sweep import Cell, Sweep
+    from palmette.settings import Config
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
 

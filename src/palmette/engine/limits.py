@@ -1,39 +1,42 @@
-"""How much one tick computes at the most: the engine keeps to it, the plan counts with it."""
+"""How much one tick computes at most: the engine keeps to these limits, the planner counts with them."""
 
 POOL_FIRST_BYTES = 64 * 2**20
-"""What a KV pool without a budget begins with; it doubles when it is full."""
+"""Initial size of a KV pool without a budget; it doubles when it is full."""
 
 PREFILL_TOKENS = 2048
-"""The most tokens of a tick that are not the next of a running row."""
+"""The most prefill tokens of one tick. Decode tokens, one for each running lane, come on top."""
 
 DRAWN_LOGITS = 2**22
-"""Logits in one draw: what it takes beside them stays at 16 MiB for each copy, whatever the vocabulary."""
+"""Logits sampled from at once: every temporary copy of them that sampling makes then takes at most 16 MiB (float32),
+whatever the vocabulary."""
 
 DRAWN_BLOCK = 512
-"""A larger vocabulary is drawn from in two races, for a block of tokens and inside it: 608 random numbers for each row
-of SmolLM2's instead of 49,152, which took as long as a fifth of the forward pass."""
+"""Tokens per block of the vocabulary. A larger vocabulary is sampled from in two stages, first a block, then a token of
+it: that takes 608 random numbers per row for SmolLM2's 49,152 tokens. Generating 49,152 of them took a fifth as long as
+the forward pass."""
 
 SORTED_LOGITS = 1024
-"""Sorted first in a cut by rank. Where they do not reach top-p, all tokens are: 49,152 take nine times as long."""
+"""How many of the largest logits top-k and top-p sort first. If these do not reach top-p, the whole vocabulary is
+sorted: 49,152 tokens take nine times as long."""
 
 SCORED_LOGITS = 2**24
-"""Logits of one tick of a scorer that reads all of them, so that a large vocabulary takes more ticks, not more memory.
-With 49,152 tokens: 341 of them a tick, 64 MiB; a whole tick of 2,560 would take 480."""
+"""Logits per tick for a scorer that reads the logits of every token: a large vocabulary then takes more ticks, not more
+memory. A vocabulary of 49,152 gives 341 tokens per tick and 64 MiB; a full tick of 2,560 tokens would take 480 MiB."""
 
 EMBEDDED_TOKENS = 2048
-"""Tokens that are embedded together, padding included, so that long steps take more passes, not more memory."""
+"""Tokens embedded in one pass, padding included: long steps then take more passes, not more memory."""
 
 GATHERED_SLOTS = 4096
-"""The most KV slots that attention gathers at once, so that the copy is still in the core's cache when it is read."""
+"""The most KV slots that attention gathers at once: the copy is then still in the CPU core's cache when it is read."""
 
 
 def scored_tokens(vocabulary: int) -> int:
-    """Return how many tokens a tick may read the logits of."""
+    """Return how many tokens a tick may compute if the logits of every token are read."""
     return max(1, min(PREFILL_TOKENS, SCORED_LOGITS // vocabulary))
 
 
 def pool_tokens(needed_tokens: int, token_bytes: int) -> int:
-    """Return the size to which a pool without a budget has grown when it holds this many tokens."""
+    """Return the size in tokens to which a pool without a budget grows in order to hold `needed_tokens`."""
     size = -(-POOL_FIRST_BYTES // token_bytes)
     while size < needed_tokens:
         size *= 2

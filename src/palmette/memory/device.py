@@ -1,4 +1,4 @@
-"""What this process holds of a device now and at its peak: of the host by /proc, of a GPU by torch."""
+"""What this process holds on a device now and at its peak: from /proc for the host, from torch for a GPU."""
 
 import sys
 from dataclasses import dataclass
@@ -9,10 +9,9 @@ from palmette.memory import host
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of one device. `held_bytes` are this process's: resident on the host, reserved by torch on a GPU.
+    """Memory of one device. `held_bytes` is what this process holds: resident on the host, reserved by torch on a GPU.
 
-    `used_bytes` are the allocator's own count of what is in use, `other_bytes` what other processes hold; None where
-    nobody tells.
+    `used_bytes` is what the allocator counts as in use, `other_bytes` what other processes hold; None where unknown.
     """
 
     device: str
@@ -24,12 +23,12 @@ class DeviceMemory:
 
 
 def read_device(device: str = "cpu") -> DeviceMemory:
-    """Return what a device holds and has left now."""
+    """Return a device's memory now."""
     return _read_cuda(device) if device.startswith("cuda") else _read_host()
 
 
 def held_bytes(device: str = "cpu") -> int:
-    """Return this process's bytes alone: a tenth of the cost of a whole reading."""
+    """Return only what this process holds, at a tenth of the cost of `read_device`."""
     if device.startswith("cuda"):
         torch: Any = sys.modules["torch"]
         return int(torch.cuda.memory_reserved(device))
@@ -47,39 +46,39 @@ def _read_cuda(device: str) -> DeviceMemory:
     torch: Any = sys.modules["torch"]
     free, total = torch.cuda.mem_get_info(device)
     reserved = int(torch.cuda.memory_reserved(device))
-    # Free for this process is also what its own allocator has reserved and does not use.
+    # What this process's allocator has reserved and does not use is free for it, too.
     used = int(torch.cuda.memory_allocated(device))
     return DeviceMemory(device, total, free + reserved - used, reserved, used, max(0, total - free - reserved))
 
 
 class PeakBytes:
-    """The peak of a device since the last `take`. Between two readings nothing is missed where the device keeps a mark.
+    """The peak of what this process holds on a device since the last `read_and_reset`.
 
-    The host's mark is the process's own: two of these in one process see parts of each other's peaks.
+    The host's peak is kept by the kernel once for the process: two readers in one process reset each other's.
     """
 
     def __init__(self, device: str) -> None:
         self._device = device
         self.is_exact = device.startswith("cuda") or host.reset_peak()
-        """Whether the device keeps a mark; otherwise a peak is what was sampled."""
-        self.take()
+        """Whether the kernel or torch keeps the peak; otherwise only what is held when it is read counts."""
+        self.read_and_reset()
 
-    def take(self) -> int:
+    def read_and_reset(self) -> int:
         """Return the peak and begin a new one."""
         if self._device.startswith("cuda"):
             torch: Any = sys.modules["torch"]
-            peak = int(torch.cuda.max_memory_reserved(self._device))
+            reserved = int(torch.cuda.max_memory_reserved(self._device))
             torch.cuda.reset_peak_memory_stats(self._device)
-            return peak
-        marked = host.peak_bytes() if self.is_exact else None
+            return reserved
+        peak = host.peak_bytes() if self.is_exact else None
         host.reset_peak()
-        return held_bytes(self._device) if marked is None else marked
+        return held_bytes(self._device) if peak is None else peak
 
 
 def limit_device_memory(device: str, share: float) -> bool:
-    """Let torch allocate no more than `share` of a CUDA device; tell whether there was one to limit.
+    """Let torch allocate no more than `share` of a CUDA device; return whether there was one to limit.
 
-    Nothing is limited on the CPU: there the plan and the guard keep the share.
+    On the CPU nothing is limited here: the plan and the guard keep to the share.
     """
     torch: Any = sys.modules.get("torch")
     if not device.startswith("cuda") or torch is None or not torch.cuda.is_available():

@@ -1,6 +1,6 @@
-"""Weights kept in host memory, copied to a device for as long as a layer computes.
+"""Offload to host memory: a layer's weights are copied to the device before it computes.
 
-On CUDA, copies go from pinned memory on a stream of their own, so that they overlap with the layer before.
+On CUDA they are copied from pinned memory on a stream of their own, so that the copy overlaps with the layer before.
 """
 
 import torch
@@ -10,39 +10,39 @@ from palmette.errors import BackendError
 
 
 class HostCopies:
-    """A mover for a model in host memory that computes on another device. Weights shared by layers are not handled."""
+    """A layer loader for a model in host memory that computes on another device. Layers must not share weights."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         if any(weight.device.type != "cpu" for weight in model.parameters()):
-            raise BackendError("cannot keep a model in host memory that is on a device already: load it on the CPU")
+            raise BackendError("cannot offload a model to host memory that is on a GPU already: load it on the CPU")
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._arrived: dict[nn.Module, torch.cuda.Event] = {}
-        self._home: dict[nn.Parameter, torch.Tensor] = {}
+        self._copied: dict[nn.Module, torch.cuda.Event] = {}
+        self._on_host: dict[nn.Parameter, torch.Tensor] = {}
         for weight in model.parameters():
-            self._home[weight] = weight.data.pin_memory() if self._stream else weight.data
-            weight.data = self._home[weight]
+            self._on_host[weight] = weight.data.pin_memory() if self._stream else weight.data
+            weight.data = self._on_host[weight]
 
     @torch.no_grad()
-    def begin(self, layer: nn.Module) -> None:
-        """Start to copy the layer."""
-        with torch.cuda.stream(self._stream):  # Nothing changes where there is no stream.
+    def start(self, layer: nn.Module) -> None:
+        """Start to copy the layer's weights."""
+        with torch.cuda.stream(self._stream):  # Has no effect without a stream.
             for weight in layer.parameters():
-                weight.data = self._home[weight].to(self._device, non_blocking=True, copy=True)
+                weight.data = self._on_host[weight].to(self._device, non_blocking=True, copy=True)
             if self._stream is not None:
-                self._arrived[layer] = self._stream.record_event()
+                self._copied[layer] = self._stream.record_event()
 
-    def finish(self, layer: nn.Module) -> None:
-        """Let the computing stream wait until the copy has arrived."""
+    def wait(self, layer: nn.Module) -> None:
+        """Let the computing stream wait until the copy is complete."""
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
-            current.wait_event(self._arrived.pop(layer))
+            current.wait_event(self._copied.pop(layer))
             for weight in layer.parameters():
-                weight.data.record_stream(current)  # Its memory is not used again before the layer has computed.
+                weight.data.record_stream(current)  # Keeps its memory from being reused before the layer has computed.
 
-    def drop(self, layer: nn.Module) -> None:
-        """Point the layer at its home again; the copy is freed."""
+    def unload(self, layer: nn.Module) -> None:
+        """Use the weights in host memory again, which frees the copy."""
         for weight in layer.parameters():
-            weight.data = self._home[weight]
+            weight.data = self._on_host[weight]

@@ -1,4 +1,4 @@
-"""Out-of-memory errors: how they are recognized, and what the user is told."""
+"""Out-of-memory errors: how they are recognized, and the messages about them."""
 
 import errno
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Protocol, runtime_checkable
 
 from palmette.errors import BackendError, PalmetteError
 from palmette.memory.device import DeviceMemory
-from palmette.units import format_bytes, one_line
+from palmette.units import count_of, format_bytes
 
 
 @dataclass(frozen=True)
 class CacheFull:
-    """Memory ran out as a cache grew, so its size became its limit."""
+    """A KV cache could not grow because memory ran out: its present size became its limit."""
 
     wanted_tokens: int
     limit_tokens: int
@@ -28,9 +28,7 @@ class TellsCacheFull(Protocol):
         """The last time that the cache could not grow, None where it always could."""
 
 
-_LONGEST_REASON = 200
-
-_SAID = (
+_MESSAGES = (
     "defaultcpuallocator: can't allocate memory",
     "defaultcpuallocator: not enough memory",
     "cuda out of memory",
@@ -41,14 +39,14 @@ _SAID = (
     "cannot allocate memory",
     "unable to allocate",
 )
-"""What C++ code says once it has become a RuntimeError: torch's allocators, CUDA's libraries, `mmap`, numpy."""
+"""Parts of the messages of RuntimeErrors that C++ code raises: torch's allocators, CUDA's libraries, mmap, numpy."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error, or one that it was raised from, says that memory ran out.
+    """Return whether an error, or one that it was raised from, says that memory ran out.
 
-    Our own errors are verdicts and not looked through, except BackendError, which stands for what a library raised.
-    An error that only came up while another was handled is not taken for it.
+    Causes of palmette's own errors are not looked at, except those of BackendError, which wraps what a library raised.
+    An error that came up while an out-of-memory error was handled does not count.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -57,18 +55,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         if isinstance(current, PalmetteError):
             if not isinstance(current, BackendError):
                 return False
-        elif _says_so(current):
+        elif _is_memory_error(current):
             return True
         current = current.__cause__
     return False
 
 
-def reason_of(error: BaseException) -> str:
-    """Return what an error says, in one line."""
-    return one_line(f"{type(error).__name__}: {error}", _LONGEST_REASON)
-
-
-def _says_so(error: BaseException) -> bool:
+def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError):
@@ -76,7 +69,7 @@ def _says_so(error: BaseException) -> bool:
     # By name: torch need not be loaded to recognize its errors.
     if any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in type(error).__mro__):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error).lower() for said in _SAID)
+    return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _MESSAGES)
 
 
 def out_of_memory_message(
@@ -88,7 +81,7 @@ def out_of_memory_message(
     limit_bytes: int | None = None,
     advice: str = "",
 ) -> str:
-    """Return the message for a piece that failed at the last of the sizes tried."""
+    """Return the message for work that failed even at the last, the smallest, of the sizes tried."""
     smallest = tried[-1]
     sizes = ", ".join(str(size) for size in dict.fromkeys(tried))
     plan = f"Planned {format_bytes(planned_bytes)}; the" if planned_bytes is not None else "The"
@@ -97,11 +90,11 @@ def out_of_memory_message(
     if reading.other_bytes is not None and reading.other_bytes > reading.total_bytes // 100:
         held = f"{held}, other processes hold {format_bytes(reading.other_bytes)}"
     return (
-        f"out of memory at the smallest {name} ({smallest} {unit}{'' if smallest == 1 else 's'}, tried {sizes}). "
+        f"out of memory at the smallest {name} ({count_of(smallest, unit)}, tried {sizes}). "
         f"{plan} device has {format_bytes(reading.free_bytes)} free: {held}.{advice and ' '}{advice}"
     )
 
 
 def over_limit_message(held_bytes: int, limit_bytes: int) -> str:
-    """Return why a piece was made smaller before it was tried."""
+    """Return why a piece was halved before it was tried."""
     return f"{format_bytes(held_bytes)} held, the limit is {format_bytes(limit_bytes)}"

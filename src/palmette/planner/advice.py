@@ -1,5 +1,6 @@
-"""What to say of a plan that does not fit: the clash in numbers, and settings that were planned again and do fit."""
+"""Why a plan does not fit, in numbers, with settings that were planned again and do fit."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -7,80 +8,123 @@ from itertools import islice
 from palmette.errors import ConfigError
 from palmette.planner.devices import Device, parse_devices, written_size
 from palmette.planner.job import Job, Model
-from palmette.planner.lines import Line, Phase, Plan
+from palmette.planner.lines import BudgetFault, Line, Phase, Plan
 from palmette.planner.plan import plan_job
 from palmette.planner.search_sizes import kv_note
 from palmette.units import format_bytes
 
-_GIB = 2**30
+_MIB, _GIB = 2**20, 2**30
+_MOST_GIB = 2**20
 _SHOWN_LINES = 4
-_MOST_ADVICE = 4
-
-Fits = Callable[[Job, Sequence[Device]], bool]
+_MOST_SUGGESTIONS = 4
+_SHORTEST_BRANCH_TOKENS = 64
+"""Shorter branches are not suggested: hardly any solution ends within them."""
 
 
 def refusal(job: Job, devices: Sequence[Device], plan: Plan) -> str:
-    """Return why a plan cannot be carried out and what would fit; every setting named was planned again."""
+    """Return why a plan does not fit and which settings would; each of them was planned again, alone."""
     return refusal_of(job, plan, suggestions(job, devices))
 
 
 def refusal_of(job: Job, plan: Plan, advice: Sequence[str]) -> str:
-    """Return why a plan cannot be carried out, and the advice."""
+    """Return why a plan does not fit, followed by the advice."""
     hint = f"Fits: {', or '.join(advice)}" if advice else "No smaller setting fits: take a smaller model"
     return f"{reason(job, plan)}. {hint}."
 
 
 def suggestions(job: Job, devices: Sequence[Device]) -> list[str]:
     """Return the first few settings of which each alone makes the plan fit."""
-    return list(islice(settings_that_fit(job, devices), _MOST_ADVICE))
+    return list(islice(settings_that_fit(job, devices), _MOST_SUGGESTIONS))
 
 
 def reason(job: Job, plan: Plan) -> str:
-    """Return the clash in numbers: what the fullest phase needs and may hold, or the KV that a server lacks."""
+    """Return why a plan does not fit: a KV budget that is too small, a phase above its limit, or a server's KV."""
+    if plan.budget_faults:
+        return plan.budget_faults[0].reason
     device, phase = plan.misfits[0]
     assert phase.limit_bytes is not None
-    what, where = _what(job, phase), device.device.name
+    what, where = _activity(job, phase), device.device.name
     if phase.demanded_bytes <= phase.limit_bytes:
-        line = phase.short[0]
+        line = phase.short_lines[0]
         return (
-            f"{what} needs {format_bytes(line.needed_bytes)} of {line.holder} on {where}, and the share of "
-            f"{job.server}, rounded down to 0.01, leaves {format_bytes(line.bytes)} ({line.note})"
+            f"{what} needs {format_bytes(line.needed_bytes)} of {line.holder} on {where}, and {job.server}'s memory "
+            f"fraction, rounded down to 0.01, leaves {format_bytes(line.bytes)} ({line.note})"
         )
     needed = phase.needed_bytes if phase.needed_bytes > phase.limit_bytes else phase.bytes
     lines = sorted(phase.lines, key=lambda line: line.needed_bytes, reverse=True)
-    shown = ", ".join(_said(job, line) for line in lines[:_SHOWN_LINES])
+    shown = ", ".join(_describe(job, line) for line in lines[:_SHOWN_LINES])
     others = sum(line.needed_bytes for line in lines[_SHOWN_LINES:])
     rest = f", others {others / _GIB:.1f}" if others else ""
     return (
         f"{what} needs {_size(needed)} of {where}, budget is "
-        f"{_size(phase.limit_bytes)}{_why(device.device, phase)}: {shown}{rest}"
+        f"{_size(phase.limit_bytes)}{_limit_reason(device.device, phase)}: {shown}{rest}"
     )
 
 
 def settings_that_fit(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    """Yield settings, each of which alone makes the plan fit."""
+    """Yield settings, each of which alone makes the plan fit. ` with ` joins settings that have to be set together."""
+    faults = plan_job(job, devices).budget_faults
+    if faults:
+        yield from _larger_kv_budgets(job, devices, faults)
+        return
     yield from _smaller_search(job, devices)
     if job.update is not None:
         yield from _smaller_update(job, devices)
-    yield from _smaller_weights(job, devices)
+    yield from _half_precision(job, devices)
+    yield from _quantized_weights(job, devices)
     yield from _another_placement(job, devices)
     larger = least_devices(devices, lambda others: _fits(job, others))
     if larger is not None:
         yield f'devices "{larger}"'
 
 
+def _larger_kv_budgets(job: Job, devices: Sequence[Device], faults: Sequence[BudgetFault]) -> Iterator[str]:
+    """Try KV budgets that hold the planned prompts; where the plan does not fit then, each with another setting.
+
+    Where the budgets alone help, fewer questions in flight and shorter prompts are tried in place of them.
+    """
+    search, parts = job.search, []
+    for fault in faults:
+        mib = math.ceil(fault.needed_bytes / _MIB)
+        if fault.setting == "search.kv_budget":
+            search = replace(search, kv_budget_bytes=mib * _MIB)
+        else:
+            search = replace(search, reward_kv_budget_bytes=mib * _MIB)
+        parts.append(f"{fault.setting} {mib}MiB")
+    raised = replace(job, search=search)
+    if not _fits(raised, devices):
+        yield from (" with ".join([*parts, setting]) for setting in settings_that_fit(raised, devices))
+        return
+    yield " with ".join(parts)
+    questions = _largest(
+        search.questions - 1,
+        lambda value: _fits(replace(job, search=replace(job.search, questions=value)), devices),
+    )
+    if questions is not None:
+        yield f"search.questions_in_flight {questions}"
+    tokens = _largest(search.prompt_tokens - 1, lambda value: _fits(_with_prompts(job, value), devices))
+    if tokens is not None:
+        yield f"memory.prompt_tokens {tokens}"
+
+
+def _with_prompts(job: Job, tokens: int) -> Job:
+    update = None if job.update is None else replace(job.update, prompt_tokens=tokens)
+    return replace(job, search=replace(job.search, prompt_tokens=tokens), update=update)
+
+
 def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    search = job.search
+    search, token = job.search, job.policy.kv_token_bytes
     width = _largest(search.width - 1, lambda value: _fits(replace(job, search=replace(search, width=value)), devices))
     if width is not None:
         yield f"width {width}"
     if search.kv_budget_bytes is not None:
-        most = search.kv_budget_bytes // 2**20
-        fits = _largest(
-            most, lambda value: _fits(replace(job, search=replace(search, kv_budget_bytes=value * 2**20)), devices)
+        mib = _largest(
+            search.kv_budget_bytes // _MIB,
+            lambda value: _fits(replace(job, search=replace(search, kv_budget_bytes=value * _MIB)), devices),
+            least=math.ceil(max(search.path_tokens, search.questions * search.start_tokens) * token / _MIB),
         )
-        if fits is not None and fits * 2**20 >= search.path_tokens * job.policy.kv_token_bytes:
-            yield f"search.kv_budget {fits}MiB"
+        if mib is not None:
+            yield f"search.kv_budget {mib}MiB"
     tokens = _largest(
         search.total_tokens - 1,
         lambda value: _fits(
@@ -88,7 +132,7 @@ def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             devices,
         ),
     )
-    if tokens is not None and tokens >= min(64, search.total_tokens // 2):
+    if tokens is not None and tokens >= min(_SHORTEST_BRANCH_TOKENS, search.total_tokens // 2):
         yield f"search.total_tokens {tokens}"
 
 
@@ -106,11 +150,9 @@ def _smaller_update(job: Job, devices: Sequence[Device]) -> Iterator[str]:
         yield "train.method lora"
     if not update.checkpointing and _fits(replace(job, update=replace(update, checkpointing=True)), devices):
         yield "train.gradient_checkpointing true"
-    if update.logits != "chunked" and _fits(replace(job, update=replace(update, logits="chunked")), devices):
-        yield "train.logits chunked"
 
 
-def _smaller_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
+def _half_precision(job: Job, devices: Sequence[Device]) -> Iterator[str]:
     def halved(model: Model) -> Model:
         return replace(model, dtype="bfloat16")
 
@@ -123,11 +165,10 @@ def _smaller_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             replace(job, policy=halved(job.policy), reward=halved(job.reward)), devices
         ):
             yield "policy.dtype and reward.dtype bfloat16"
-    yield from _narrow_weights(job, devices)
 
 
-def _narrow_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    """Try narrow layers, the wider kind first; where a plan does not count them they change nothing."""
+def _quantized_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
+    """Try bfloat16, then int8; where a plan does not support quantized weights they change nothing."""
     for kind in ("bfloat16", "int8"):
         policy = replace(job.policy, quantize=kind)
         if job.policy.quantize == "none" and _fits(replace(job, policy=policy), devices):
@@ -145,7 +186,7 @@ def _narrow_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
 
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    """Try every pair of devices for policy and reward, the embedder beside the reward model."""
+    """Try every pair of devices for policy and reward model, the embedder beside the reward model."""
     names = [device.name for device in devices if device.kind == "cuda"] or [device.name for device in devices]
     for policy in names:
         for reward in names if job.reward is not None else [None]:
@@ -155,16 +196,18 @@ def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             if job.embedder is not None:
                 moved = replace(moved, embedder=replace(job.embedder, device="auto"))
             if _fits(moved, devices):
-                where = f"policy.device {policy}" + (f" with reward.device {reward}" if reward else "")
-                yield where
+                yield f"policy.device {policy}" + (f" with reward.device {reward}" if reward else "")
                 return
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """Return the largest value from 1 to `most` that fits, None where none does; what fits, fits when smaller."""
-    if most < 1 or not fits(1):
+def _largest(most: int, fits: Callable[[int], bool], least: int = 1) -> int | None:
+    """Return the largest value from `least` to `most` that fits, None where `least` does not.
+
+    In this range every value below one that fits must fit, too.
+    """
+    if most < least or not fits(least):
         return None
-    low, high = 1, most + 1
+    low, high = least, most + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -178,7 +221,8 @@ def _fits(job: Job, devices: Sequence[Device]) -> bool:
         return False
 
 
-def _said(job: Job, line: Line) -> str:
+def _describe(job: Job, line: Line) -> str:
+    """Return a line's holder and needed GiB; for a KV cache also how many tokens those are."""
     note = line.note
     if line.is_short:
         model = job.reward if line.holder.startswith("reward") and job.reward is not None else job.policy
@@ -186,7 +230,8 @@ def _said(job: Job, line: Line) -> str:
     return f"{line.holder} {line.needed_bytes / _GIB:.1f}" + (f" ({note})" if line.kind == "kv" and note else "")
 
 
-def _why(device: Device, phase: Phase) -> str:
+def _limit_reason(device: Device, phase: Phase) -> str:
+    """Return why the limit is what it is: a share of the device, or what is free."""
     if device.total_bytes is not None and phase.limit_bytes is not None:
         if device.free_bytes is not None and device.free_bytes <= phase.limit_bytes:
             return f" (what is free of {_size(device.total_bytes)})"
@@ -194,7 +239,7 @@ def _why(device: Device, phase: Phase) -> str:
     return ""
 
 
-def _what(job: Job, phase: Phase) -> str:
+def _activity(job: Job, phase: Phase) -> str:
     return "an update" if phase.name == "update" else "a rollout" if job.update is not None else "search"
 
 
@@ -202,13 +247,11 @@ def _size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else format_bytes(count)
 
 
-_MOST_GIB = 2**20
-
-
 def least_devices(devices: Sequence[Device], fits: Callable[[Sequence[Device]], bool]) -> str | None:
-    """Return all devices with the least whole GiB that fit: the host's if that alone helps, else the GPUs', else both.
+    """Return all devices, as `--devices` takes them, with the least whole GiB that fit; None where none do.
 
-    What is asked about is the text itself, read again, so that it fits as it is written. None where nothing helps.
+    A larger host is tried alone first, then larger GPUs, then both. The text itself is parsed and planned, so that it
+    fits as it is written.
     """
     gpus = [device for device in devices if device.kind == "cuda"]
     host = next((device for device in devices if device.kind == "cpu"), None)

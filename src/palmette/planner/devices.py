@@ -1,4 +1,4 @@
-"""Devices as people write them (`2x24GiB`, `cpu:24GiB`), and those of this machine, asked without torch."""
+"""Devices as people write them (`2x24GiB`, `cpu:24GiB`), or as this machine reports them without torch."""
 
 import re
 import shutil
@@ -9,28 +9,29 @@ from pathlib import Path
 from typing import Literal
 
 from palmette.errors import ConfigError
-from palmette.memory.host import group_limits, memory_info
+from palmette.memory.host import cgroup_limits, memory_info
 from palmette.units import format_bytes, parse_bytes
 
-Kind = Literal["cuda", "cpu"]
-_GROUP = re.compile(r"(?:(\d+)\s*x\s*)?(.+)", re.IGNORECASE | re.ASCII)
-_MOST = 1024
+DeviceKind = Literal["cuda", "cpu"]
+_GPUS = re.compile(r"(?:(\d+)\s*x\s*)?(.+)", re.IGNORECASE | re.ASCII)
+_MOST_GPUS = 1024
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Device:
-    """Memory that roles can sit in. `total_bytes` None: its size is not known, so it is counted but not checked.
+    """A GPU or the host. With `total_bytes` None its size is unknown: what it holds is counted but not checked.
 
-    `free_bytes` is what others have left of a detected device, None for a declared one.
+    `free_bytes` is what other processes leave free on a detected device, None on a declared one.
     """
 
     name: str
-    kind: Kind
+    kind: DeviceKind
     total_bytes: int | None
     free_bytes: int | None = None
 
     def limit_bytes(self, share: float) -> int | None:
-        """Return what a phase may hold: its share of the device, never more than what is free."""
+        """Return what a phase may hold: this share of the device, at most what is free; None for an unknown size."""
         if self.total_bytes is None:
             return None
         limit = int(self.total_bytes * share)
@@ -41,13 +42,13 @@ class Device:
 
 
 HOST = Device("cpu", "cpu", None)
-"""The host of devices that were declared without one."""
+"""The host where devices were declared without one."""
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
-    """Return the devices a text declares: GPUs in order as cuda:0, cuda:1, ..., then the host if it is named.
+    """Return the devices that a text declares: its GPUs as cuda:0, cuda:1, ..., then the host if it is named.
 
-    Raises ConfigError where it is not written like that.
+    Raises ConfigError where the text cannot be read.
     """
     gpus: list[Device] = []
     host: Device | None = None
@@ -55,12 +56,12 @@ def parse_devices(text: str) -> tuple[Device, ...]:
         kind, colon, size = part.strip().partition(":")
         if colon and kind.lower() == "cpu":
             if host is not None:
-                raise ConfigError(f"devices {text!r}: there is one cpu; add its parts up")
+                raise ConfigError(f"devices {text!r}: name the cpu once, with all of its memory")
             host = Device("cpu", "cpu", _size(text, size))
             continue
-        match = _GROUP.fullmatch(part.strip())
+        match = _GPUS.fullmatch(part.strip())
         count = int(match[1] or 1) if match else 0
-        if match is None or colon or not 0 < count <= _MOST:
+        if match is None or colon or not 0 < count <= _MOST_GPUS:
             raise _unreadable(text)
         total = _size(text, match[2])
         gpus += [Device(f"cuda:{len(gpus) + index}", "cuda", total) for index in range(count)]
@@ -68,13 +69,13 @@ def parse_devices(text: str) -> tuple[Device, ...]:
 
 
 def written_size(device: Device) -> str:
-    """Return a device's size as it is declared, in whole GiB or MiB; what is left over is not claimed."""
+    """Return a device's size as `--devices` takes it, in whole GiB or else rounded down to whole MiB."""
     size = device.total_bytes or 0
-    return f"{size // 2**30}GiB" if size % 2**30 == 0 else f"{max(1, size // 2**20)}MiB"
+    return f"{size // 2**30}GiB" if size % 2**30 == 0 else f"{max(1, size // _MIB)}MiB"
 
 
 def host_of(devices: Sequence[Device]) -> Device:
-    """Return the host among the devices, or one of unknown size."""
+    """Return the host among the devices, or a host of unknown size."""
     return next((device for device in devices if device.kind == "cpu"), HOST)
 
 
@@ -87,7 +88,7 @@ def _size(text: str, size: str) -> int:
     except ConfigError:
         raise _unreadable(text) from None
     if total <= 0:
-        raise ConfigError(f"devices {text!r}: a device of no bytes holds nothing")
+        raise ConfigError(f"devices {text!r}: a device of 0 bytes holds nothing")
     return total
 
 
@@ -95,16 +96,13 @@ def _unreadable(text: str) -> ConfigError:
     return ConfigError(f"devices {text[:80]!r} cannot be read: write them like '2x24GiB', '1x80GiB' or 'cpu:24GiB'")
 
 
-_MIB = 2**20
-
-
 def detect_devices() -> tuple[Device, ...]:
-    """Return the GPUs that nvidia-smi names, then the host."""
+    """Return the GPUs that nvidia-smi lists, then the host."""
     return (*detect_gpus(), detect_host())
 
 
 def detect_gpus() -> tuple[Device, ...]:
-    """Return the GPUs in nvidia-smi's order, none where it is not installed or does not answer."""
+    """Return the GPUs in nvidia-smi's order; none where it is not installed or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
@@ -122,10 +120,10 @@ def detect_gpus() -> tuple[Device, ...]:
 
 
 def detect_host(root: Path = Path("/")) -> Device:
-    """Return the host: its memory, or a smaller limit set on this process's control group."""
-    told = memory_info(root)
-    total, free = told.get("MemTotal"), told.get("MemAvailable")
-    for limit, used in group_limits(root):
+    """Return the host with its memory, or with a smaller limit of this process's cgroup."""
+    meminfo = memory_info(root)
+    total, free = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
+    for limit, used in cgroup_limits(root):
         if total is None or limit < total:
             total = limit
             free = min(limit if free is None else free, max(0, limit - used))

@@ -1,4 +1,4 @@
-"""What is asked of memory, as values: the models, how wide a search is, how large an update."""
+"""What a plan is asked for, as values: the models, how wide a search is, how large an update."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,45 +16,48 @@ class Model:
     device: str = "auto"
     adapter_bytes: int = 0
     quantize: str = "none"
-    """What linear layers are narrowed to where the model runs inside this process on a CPU."""
+    """What linear layers are quantized to where the model runs inside this process on a CPU."""
 
     @property
     def weight_bytes(self) -> int:
-        """Weights with the adapter on top."""
+        """Bytes of the weights, with those of the adapter."""
         if self.quantize != "none":
             return quantized_bytes(self.shape, self.dtype, self.quantize) + self.adapter_bytes
         return self.shape.weight_bytes(self.dtype) + self.adapter_bytes
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Bytes of one token's keys and values."""
         return self.shape.kv_bytes_per_token(self.dtype)
 
     @property
     def number_bytes(self) -> int:
-        """Bytes of one number in its dtype."""
+        """Bytes of one number in the model's dtype."""
         return DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class SearchNeeds:
-    """How a search grows. Budgets are bytes of KV, None where a cache may grow as it needs.
-
-    `sorted_logits` are those of a row that a cut by rank may sort, more than there are for all.
-    """
+    """How large a search may grow. KV budgets are in bytes, None where a KV cache grows as needed."""
 
     width: int
     questions: int
+    """Questions in flight together."""
     prompt_tokens: int
     step_tokens: int
     total_tokens: int
     depth: int
+    first_step_tokens: int = 1
+    """How long a first step is expected to be where a KV budget has to hold it."""
     policy_rows: int = 512
     reward_rows: int = 512
     embed_rows: int = 128
     scales_logits: bool = False
-    cuts_logits: bool = False
+    """Whether a temperature divides the logits."""
+    filters_logits: bool = False
+    """Whether top-k, top-p or min-p leaves tokens out."""
     sorted_logits: int = 0
+    """Logits of a row that top-k or top-p sorts; may exceed the vocabulary, which means all of them."""
     by_likelihood: bool = False
     kv_budget_bytes: int | None = None
     reward_kv_budget_bytes: int | None = None
@@ -64,6 +67,11 @@ class SearchNeeds:
     def path_tokens(self) -> int:
         """Tokens of one whole branch with its prompt."""
         return self.prompt_tokens + self.total_tokens
+
+    @property
+    def start_tokens(self) -> int:
+        """Tokens of a prompt with a first step: the least that one question's share of a KV budget must hold."""
+        return self.prompt_tokens + self.first_step_tokens
 
     @property
     def branches(self) -> int:
@@ -78,7 +86,7 @@ class SearchNeeds:
 
 @dataclass(frozen=True)
 class UpdateNeeds:
-    """What one optimizer step is made of."""
+    """How large one optimizer step is."""
 
     method: Literal["full", "lora"]
     lora_rank: int
@@ -90,24 +98,23 @@ class UpdateNeeds:
     response_tokens: int
     micro_batch_tokens: int
     checkpointing: bool
-    logits: Literal["chunked", "inplace", "plain"]
     reference: Literal["none", "host"]
 
     @property
     def update_tokens(self) -> int:
-        """Tokens of all sequences of an update, at the most."""
+        """The most tokens that all sequences of an update have."""
         return self.questions * self.group_size * (self.prompt_tokens + self.response_tokens)
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens of one forward and backward pass: a sequence is never cut, so one of them is the least."""
+        """The most tokens of one forward and backward pass; at least one whole sequence, since none is cut."""
         longest = self.prompt_tokens + self.response_tokens
         return max(longest, min(self.micro_batch_tokens, self.update_tokens))
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a plan is made from, devices apart. An embedder that is not needed is None."""
+    """Everything a plan is made from, except the devices. `embedder` is None where none is needed."""
 
     policy: Model
     reward: Model | None
@@ -118,10 +125,12 @@ class Job:
     training_share: float = 0.90
     any_embed_device: bool = False
     served: bool = True
-    """On GPUs: by servers of their own, or by the engine inside this process."""
+    """Whether models on GPUs run in servers of their own, or in the engine inside this process."""
     server: str = "sglang"
+    checks_kv_budgets: bool = True
+    """Whether a KV budget must hold prompts of `prompt_tokens`; a search checks its real prompts instead."""
     predicted: dict[str, int] = field(default_factory=dict)
-    """Bytes of update lines by kind, from a prediction; they take the place of formulas."""
+    """Predicted bytes of an update by the kind of line; they replace the formulas."""
 
     @property
     def mode(self) -> str:

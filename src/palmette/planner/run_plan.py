@@ -1,10 +1,9 @@
-"""A run's config turned into the job that the planner sizes."""
+"""A run's config turned into a job, and that job planned on the run's devices."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from palmette import registry
-from palmette.config import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
@@ -13,11 +12,15 @@ from palmette.planner.find_shape import adapter_bytes, find_shape
 from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import Plan
 from palmette.planner.plan import plan_job
+from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 
-_ALL = 2**40
-"""More logits than any vocabulary has."""
+_ALL_LOGITS = 2**40
+"""More than any vocabulary has."""
+
+_METER_PHASES = {"generate": "expand", "score": "score", "embed": "embed"}
+"""What the meter of a search calls the phases of a plan."""
 
 
 def devices_of(config: Config) -> tuple[Device, ...]:
@@ -26,9 +29,9 @@ def devices_of(config: Config) -> tuple[Device, ...]:
 
 
 def job_of(config: Config, *, train: bool = False, served: bool = True, server: str = "sglang") -> Job:
-    """Return what a search with this config, or training by it, asks of memory.
+    """Return the job of a search with this config, or of training with it.
 
-    A served model is planned in the dtype its weights were published in unless the config says otherwise. Raises
+    A served model is planned in the dtype that its weights were published in, unless the config names another. Raises
     ConfigError or BackendError for a model whose shape is not known.
     """
     settings, memory = config.search, config.memory
@@ -39,11 +42,12 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
         step_tokens=min(settings.step_tokens, settings.total_tokens),
         total_tokens=settings.total_tokens,
         depth=settings.depth,
+        first_step_tokens=min(settings.first_step_tokens, settings.step_tokens, settings.total_tokens),
         policy_rows=config.policy.batch_rows,
         reward_rows=config.reward.batch_rows,
         embed_rows=config.embedder.batch_rows,
         scales_logits=config.policy.temperature not in (0, 1),
-        cuts_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
+        filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
         sorted_logits=_sorted_logits(config.policy),
         by_likelihood=config.reward.score == "likelihood",
         kv_budget_bytes=_bytes(settings.kv_budget),
@@ -67,15 +71,15 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
 def plan_run(
     config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
 ) -> tuple[Job, Plan]:
-    """Return the plan of a run on its devices: by servers where they are GPUs, inside one process on a CPU.
+    """Return a run's job and its plan: models in servers where there are GPUs, inside one process on a CPU.
 
-    `predicted` bytes of an update, by the kind of their line, take the place of formulas.
+    `predicted` bytes of an update, by the kind of line, replace the formulas.
     """
     devices = devices_of(config)
     served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
     job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
     plan = _told_of_own_parts(plan_job(job, devices), config)
-    return job, replace(plan, remarks=(*plan.remarks, *_of_the_zoo(job, plan))) if plan.fits else plan
+    return job, replace(plan, remarks=(*plan.remarks, *_zoo_remarks(job, plan))) if plan.fits else plan
 
 
 def _told_of_own_parts(plan: Plan, config: Config) -> Plan:
@@ -90,65 +94,74 @@ def _told_of_own_parts(plan: Plan, config: Config) -> Plan:
     return replace(plan, remarks=(*plan.remarks, *remarks))
 
 
-def _of_the_zoo(job: Job, plan: Plan) -> Iterator[str]:
-    """Yield a remark for each server that is told a name which only the zoo knows."""
+def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
+    """Yield a remark for each server whose command names a model of the zoo, which no server can find."""
     for server in plan.servers:
         model = job.policy if server.role == "policy" or job.reward is None else job.reward
         entry = ENTRIES.get(model.name)
         if entry is not None:
             path = entry.weights_path()
-            where = "the folder of its weights" if path is None else str(path.parent)
-            yield f"a server cannot load {model.name}, a name of the zoo: give {where} in place of it"
+            folder = "the folder of its weights" if path is None else str(path.parent)
+            yield f"a server cannot load {model.name}, a name of palmette's zoo: give it {folder} instead"
 
 
 def refuse_what_cannot_fit(config: Config) -> None:
-    """Raise BudgetError where a search inside this process cannot fit; say nothing of a model of unknown shape.
+    """Raise BudgetError where a search inside this process cannot fit; return for a model of unknown shape.
 
-    Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that nobody planned.
+    Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
     devices = devices_of(config)
     gpus = [device for device in devices if device.kind == "cuda"]
     if gpus and config.policy.device == "auto" and not detect_gpus():
         host = next((device for device in devices if device.kind == "cpu"), gpus[0])
         raise ConfigError(
-            f"memory.devices is {config.memory.devices}, and no GPU is found here: a search runs where it is started. "
-            f"Set memory.devices to cpu:{written_size(host)}, or see what GPUs would hold with palmette plan"
+            f"memory.devices is {config.memory.devices}, and this machine has no GPU: a search runs where it is "
+            f"started. Set memory.devices to cpu:{written_size(host)}, or use palmette plan to see what GPUs would hold"
         )
     try:
-        # A search runs where it is told: an embedder away from the reward model is no reason to refuse.
-        job = replace(job_of(config, served=False), any_embed_device=True)
+        job = _job_of_search(config)
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
-        return  # Whoever loads the model has the better words for what is wrong with it.
+        return  # Loading the model will fail with a better message.
     if not plan.fits:
         raise BudgetError(refusal(job, devices, plan))
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the policy's device is planned to hold, by the meter's phases, and what a declared device allows."""
+def _job_of_search(config: Config) -> Job:
+    """Return the job of a search inside this process, without what only `palmette plan` refuses.
 
-    planned_bytes: Mapping[str, int]
+    An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
+    prompts are: once the prompts are tokenized, the search itself compares it with the longest.
+    """
+    job = job_of(config, served=False)
+    budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
+    tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
+    is_hopeless = any(count <= job.search.first_step_tokens for count in tokens)
+    return replace(job, any_embed_device=True, checks_kv_budgets=is_hopeless)
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """Bytes planned on the policy's device for each of the meter's phases, and the limit of a declared device."""
+
+    by_phase: Mapping[str, int]
     limit_bytes: int | None = None
 
 
-_METERED = {"generate": "expand", "score": "score", "embed": "embed"}
-
-
-def expected(config: Config) -> Expected:
-    """Return what a search inside this process is planned to hold; nothing where a shape is not known."""
+def planned_memory(config: Config) -> PlannedMemory:
+    """Return what a search inside this process is planned to hold; nothing for a model of unknown shape."""
     devices = devices_of(config)
     try:
-        plan = plan_job(replace(job_of(config, served=False), any_embed_device=True), devices)
+        plan = plan_job(_job_of_search(config), devices)
     except (ConfigError, BackendError):
-        return Expected({})
-    allocation = next((device for device in plan.devices if "policy" in device.roles), None)
-    if allocation is None:
-        return Expected({})
-    planned = {_METERED[phase.name]: phase.bytes for phase in allocation.phases if phase.name in _METERED}
-    planned["search"] = allocation.peak.bytes
-    # What is detected is free now and may not be later: only what a user declared is held to.
-    return Expected(planned, None if config.memory.devices is None else allocation.peak.limit_bytes)
+        return PlannedMemory({})
+    device = next((device for device in plan.devices if "policy" in device.roles), None)
+    if device is None:
+        return PlannedMemory({})
+    planned = {_METER_PHASES[phase.name]: phase.bytes for phase in device.phases if phase.name in _METER_PHASES}
+    planned["search"] = device.peak.bytes
+    # What was detected as free may change during the run: only a size that the user declared is a limit.
+    return PlannedMemory(planned, None if config.memory.devices is None else device.peak.limit_bytes)
 
 
 def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
@@ -184,16 +197,15 @@ def _update(config: Config) -> UpdateNeeds:
         response_tokens=train.response_tokens,
         micro_batch_tokens=train.micro_batch_tokens,
         checkpointing=train.gradient_checkpointing,
-        logits=train.logits,
         reference=train.reference,
     )
 
 
 def _sorted_logits(policy: PolicySettings) -> int:
-    """Return how many logits of a row are sorted: where the first ones do not reach top-p, all are."""
+    """Return how many logits of a row top-k or top-p may sort: all, where the largest ones do not reach top-p."""
     if policy.temperature == 0 or (policy.top_k is None and policy.top_p == 1):
         return 0
-    return _ALL if policy.top_k is None else max(SORTED_LOGITS, policy.top_k + 1)
+    return _ALL_LOGITS if policy.top_k is None else max(SORTED_LOGITS, policy.top_k + 1)
 
 
 def _bytes(amount: str | int | None) -> int | None:

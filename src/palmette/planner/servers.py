@@ -1,7 +1,7 @@
-"""Start commands of SGLang and vLLM, each with its own meaning of its fraction.
+"""Memory fractions and start commands of SGLang and vLLM servers, each by its engine's own meaning of the fraction.
 
-vLLM takes a share of the device's whole memory, whatever others hold of it. SGLang takes a share of what is free when
-it starts, for weights and KV together, and leaves the rest to activations: the order of starts matters.
+vLLM takes a share of the device's total memory, whatever others hold of it. SGLang takes a share of what is free when
+it starts, for weights and KV together, and leaves the rest to activations: so the order of starts matters.
 """
 
 import math
@@ -13,21 +13,22 @@ from palmette.planner.devices import Device
 from palmette.planner.job import Model, SearchNeeds
 from palmette.planner.lines import Line, Server
 from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
+from palmette.units import count_of
 
 ENGINES = ("sglang", "vllm")
 POLICY_FRACTION = 0.90
 REWARD_FRACTION = 0.90
 REWARD_FRACTION_WITH_EMBEDDER = 0.85
 PORTS = {"policy": 30000, "reward": 30020}
-"""Those of the ETS release."""
+"""The ports that the ETS release uses."""
 
 _GRAPH_SHARE = 0.01
 """CUDA graphs and workspaces, as a share of the device. Not measured here."""
 
 
 @dataclass(frozen=True)
-class Static:
-    """What one server may take: each engine's fraction, and the bytes its KV cache gets by it."""
+class ServerShare:
+    """What one server may take, for each engine: its memory fraction, and the KV bytes that this fraction leaves."""
 
     fractions: dict[str, float]
     kv_bytes: dict[str, int]
@@ -38,117 +39,118 @@ def prefill_tokens(device: Device) -> int:
     return 2048 if (device.total_bytes or 0) < 35 * 2**30 else 8192
 
 
-def transient_bytes(model: Model, device: Device) -> int:
-    """Return what a server's forward passes need outside its weights and KV."""
+def activation_bytes(model: Model, device: Device) -> int:
+    """Return what a server needs beside weights and KV: the activations of one prefill pass, and CUDA graphs."""
     shape = model.shape
-    wide = 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_width + 3 * shape.intermediate
-    return prefill_tokens(device) * wide * model.number_bytes + int((device.total_bytes or 0) * _GRAPH_SHARE)
+    width = 4 * shape.hidden + 2 * (shape.query_width + 2 * shape.kv_width) + 3 * shape.intermediate
+    return prefill_tokens(device) * width * model.number_bytes + int((device.total_bytes or 0) * _GRAPH_SHARE)
 
 
-def small_shares(model: Model, device: Device, search: SearchNeeds, before_bytes: int) -> dict[str, float]:
-    """Return the fractions that hold weights with the KV of one question's branches, at most a tenth of the device."""
-    token, whole = model.kv_token_bytes, device.total_bytes or 0
-    kv = max(search.path_tokens * token, min(search.unshared_tokens * token, whole // 10))
+def one_question_fractions(model: Model, device: Device, search: SearchNeeds, before_bytes: int) -> dict[str, float]:
+    """Return fractions for a server's weights and the KV of one question's branches.
+
+    That KV is at most a tenth of the device, but always holds one whole branch.
+    """
+    token, device_bytes = model.kv_token_bytes, device.total_bytes or 0
+    kv = max(search.path_tokens * token, min(search.unshared_tokens * token, device_bytes // 10))
     return _fractions(model, device, model.weight_bytes + kv, before_bytes)
 
 
-def least_room(model: Model, device: Device, least_kv_bytes: int) -> int:
-    """Return what a server cannot do without, with the step of 0.01 that its fraction may be rounded down by."""
-    outside = CUDA_CONTEXT_BYTES + transient_bytes(model, device)
-    return model.weight_bytes + least_kv_bytes + outside + math.ceil((device.total_bytes or 0) / 100)
+def least_server_bytes(model: Model, device: Device, least_kv_bytes: int) -> int:
+    """Return the least that a server works with, and 0.01 of the device since its fraction may be rounded down."""
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    return model.weight_bytes + least_kv_bytes + beside + math.ceil((device.total_bytes or 0) / 100)
 
 
-def static_share(
+def server_share(
     model: Model,
     device: Device,
     *,
-    wishes: Mapping[str, float],
+    wanted: Mapping[str, float],
     least_kv_bytes: int,
     limit_bytes: int,
     before_bytes: int = 0,
     after_bytes: int = 0,
-) -> Static:
-    """Return the fractions of a server that starts after `before_bytes` are taken and leaves `after_bytes` free.
+) -> ServerShare:
+    """Return the fractions of a server that starts when `before_bytes` are taken and must leave `after_bytes` free.
 
-    A wish is lowered, in steps of 0.01, until weights, KV, activations, context and neighbors are within the limit;
-    it is raised only where the least KV would not fit into it and does fit into the limit.
+    The wanted fraction is lowered, in steps of 0.01, until weights, KV, activations, context and neighbors are within
+    the limit. It is raised only where the least KV does not fit into it but does fit into the limit.
     """
-    most = limit_bytes - before_bytes - after_bytes - CUDA_CONTEXT_BYTES - transient_bytes(model, device)
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
     least = _fractions(model, device, model.weight_bytes + least_kv_bytes, before_bytes)
-    highest = _fractions(model, device, most, before_bytes, down=True)
-    fractions = {engine: min(highest[engine], max(wishes[engine], least[engine])) for engine in ENGINES}
-    whole, outside = device.total_bytes or 0, CUDA_CONTEXT_BYTES + transient_bytes(model, device)
-    return Static(
+    most_bytes = limit_bytes - before_bytes - after_bytes - beside
+    most = _fractions(model, device, most_bytes, before_bytes, round_down=True)
+    fractions = {engine: min(most[engine], max(wanted[engine], least[engine])) for engine in ENGINES}
+    device_bytes = device.total_bytes or 0
+    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
+    return ServerShare(
         fractions,
         {
-            "sglang": int(fractions["sglang"] * (whole - before_bytes - CUDA_CONTEXT_BYTES)) - model.weight_bytes,
-            "vllm": int(fractions["vllm"] * whole) - outside - model.weight_bytes,
+            "sglang": int(fractions["sglang"] * free_at_start) - model.weight_bytes,
+            "vllm": int(fractions["vllm"] * device_bytes) - beside - model.weight_bytes,
         },
     )
 
 
 def _fractions(
-    model: Model, device: Device, static_bytes: int, before_bytes: int, *, down: bool = False
+    model: Model, device: Device, static_bytes: int, before_bytes: int, *, round_down: bool = False
 ) -> dict[str, float]:
     """Return each engine's fraction for so many bytes of weights and KV, rounded to 0.01.
 
-    SGLang's is of what is free when it starts. vLLM's is of the whole device, and what its process and its passes take
-    counts in it.
+    SGLang's is a share of what is free when it starts. vLLM's is a share of the whole device and also covers its CUDA
+    context and activations.
     """
-    whole = device.total_bytes or 0
-    outside = CUDA_CONTEXT_BYTES + transient_bytes(model, device)
-    free = whole - before_bytes - CUDA_CONTEXT_BYTES
+    device_bytes = device.total_bytes or 0
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
     shares = {
-        "sglang": static_bytes / free if free > 0 else 0.0,
-        "vllm": (static_bytes + outside) / whole if whole else 0.0,
+        "sglang": static_bytes / free_at_start if free_at_start > 0 else 0.0,
+        "vllm": (static_bytes + beside) / device_bytes if device_bytes else 0.0,
     }
-    turn = math.floor if down else math.ceil
-    return {engine: max(0.0, turn(round(share * 100, 6)) / 100) for engine, share in shares.items()}
+    rounded = math.floor if round_down else math.ceil
+    return {engine: max(0.0, rounded(round(share * 100, 6)) / 100) for engine, share in shares.items()}
 
 
-def server(role: str, model: Model, device: Device, static: Static, order: int, search: SearchNeeds) -> Server:
-    """Return how to start one model on one device."""
+def make_server(
+    role: str, model: Model, device: Device, share: ServerShare, order: int, search: SearchNeeds, needed_tokens: int
+) -> Server:
+    """Return how to start the server of one model on one device; `order` is its place among the servers."""
     index = device.name.partition(":")[2] or "0"
-    where = f"CUDA_VISIBLE_DEVICES={index}"
-    name, port, length = shlex.quote(model.name), PORTS[role], _context(model, search)
-    scores = role == "reward"
-    pooled = model.shape.outputs != model.shape.vocabulary
+    environment = f"CUDA_VISIBLE_DEVICES={index}"
+    name, port, length = shlex.quote(model.name), PORTS[role], _context_length(model, search)
+    is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
     sglang = [
-        where, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}", f"--dtype {model.dtype}",
-        f"--context-length {length}", f"--mem-fraction-static {static.fractions['sglang']:.2f}",
-        *(["--is-embedding"] if scores and pooled else []),
+        environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
+        f"--dtype {model.dtype}", f"--context-length {length}",
+        f"--mem-fraction-static {share.fractions['sglang']:.2f}",
+        *(["--is-embedding"] if is_classifier else []),
     ]  # fmt: skip
     vllm = [
-        where, f"vllm serve {name}", f"--port {port}", f"--dtype {model.dtype}", f"--max-model-len {length}",
-        f"--gpu-memory-utilization {static.fractions['vllm']:.2f}", "--enable-prefix-caching",
-        *(["--runner pooling"] if scores and pooled else []),
+        environment, f"vllm serve {name}", f"--port {port}", f"--dtype {model.dtype}", f"--max-model-len {length}",
+        f"--gpu-memory-utilization {share.fractions['vllm']:.2f}", "--enable-prefix-caching",
+        *(["--runner pooling"] if is_classifier else []),
     ]  # fmt: skip
-    tokens = {engine: max(0, size) // model.kv_token_bytes for engine, size in static.kv_bytes.items()}
+    tokens = {engine: max(0, size) // model.kv_token_bytes for engine, size in share.kv_bytes.items()}
     commands = {"sglang": " ".join(sglang), "vllm": " ".join(vllm)}
-    return Server(role, device.name, order, commands, dict(static.fractions), tokens)
+    return Server(role, device.name, order, commands, dict(share.fractions), tokens, needed_tokens)
 
 
 def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line]:
-    """Return what a server holds; what its passes have taken stays with its process when it waits."""
-    resident = [
-        Line(
-            f"{role} weights",
-            "weights",
-            model.weight_bytes,
-            note=f"{model.shape.parameters / 1e9:.2f} B, {model.dtype}",
-        ),
+    """Return what a server holds in every phase: its process keeps the memory of its activations while it waits."""
+    prefill = count_of(prefill_tokens(device), "token")
+    parameters = f"{model.shape.parameters / 1e9:.2f} B, {model.dtype}"
+    return [
+        Line(f"{role} weights", "weights", model.weight_bytes, note=parameters),
         kv,
         Line(f"{role} CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
-    ]
-    passes = Line(
-        f"{role} activations",
-        "activations",
-        transient_bytes(model, device),
-        note=f"prefill of {prefill_tokens(device):,} tokens, CUDA graphs",
-    )
-    return [*resident, passes]
+        Line(
+            f"{role} activations", "activations", activation_bytes(model, device),
+            note=f"prefill of {prefill}, CUDA graphs",
+        ),
+    ]  # fmt: skip
 
 
-def _context(model: Model, search: SearchNeeds) -> int:
-    """Return the longest sequence a server is asked for, never more than the model takes."""
+def _context_length(model: Model, search: SearchNeeds) -> int:
+    """Return the longest sequence that a server is asked for, at most what the model supports."""
     return min(search.path_tokens, model.shape.positions or search.path_tokens)

@@ -57,7 +57,7 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
     left = float(_LEFT)
     for line in sorted(phase.lines, key=lambda line: list(_COLORS).index(line.kind)):
         width = line.bytes * scale
-        told = f"{line.holder}: {format_bytes(line.bytes)}, {line.known}" + (f" ({line.note})" if line.note else "")
+        told = f"{line.holder}: {format_bytes(line.bytes)}, {line.basis}" + (f" ({line.note})" if line.note else "")
         parts.append(
             f'<rect x="{left:.2f}" y="{top}" width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}" '
             f'fill="{_COLORS[line.kind]}"><title>{escape(told)}</title></rect>'
@@ -75,7 +75,7 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
 
 
 def plan_page(plan: Plan) -> str:
-    """Return a whole page: the bars, the rules that fired, the start commands."""
+    """Return a whole page: the bars, the rules that applied, the start commands."""
     rules = "".join(
         f"<li><b>{escape(rule.id)}</b>: {escape(f'{rule.decision}, because {rule.reason} ({rule.source})')}</li>"
         for rule in plan.rules

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palmette.config import read_yaml
 from palmette.errors import ConfigError
 from palmette.units import nearest
+from palmette.yaml_file import read_yaml
 
 _METHODS = {"softmax_costmodel": "ets", "softmax": "rebase", "beam_search": "beam", "dvts": "dvts"}
 _MODEL = "the original's name for a prompt format and its tags; name the model itself with {flag}"
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class EtsFile:
     """What a parameter file became: settings by dotted key, and a note for each of its own keys."""
 
     settings: dict[str, Any]
     notes: tuple[str, ...]
 
 
-def read_ets_file(path: Path) -> DeviceMemory:
+def read_ets_file(path: Path) -> EtsFile:
     """Read a file of the original release. Raises ConfigError for a key or a method that it does not know."""
     settings: dict[str, Any] = {}
     told = []
@@ -45,7 +45,7 @@ def read_ets_file(path: Path) -> DeviceMemory:
         for ours, value in _AS_PUBLISHED.items():
             settings[ours] = value
             told.append(f"as published, {ours}: {value}")
-    return DeviceMemory(settings, tuple(told))
+    return EtsFile(settings, tuple(told))
 
 
 def as_device(text: str) -> str:

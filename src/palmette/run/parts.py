@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from palmette import registry
 from palmette.backends.backend import Backend
-from palmette.config import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.errors import BudgetError, ConfigError
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
 from palmette.search.loop import Limits
+from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Task
 from palmette.units import parse_bytes
+from palmette.zoo.resolve import check_model_name
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,32 @@ def build_parts(config: Config, *, clusters: bool | None = None) -> Parts:
     `clusters` tells whether an embedder is needed, where the config's own strategy is not the only one to serve.
     Raises BudgetError where the models cannot fit the memory there is, before a weight is read.
     """
-    refuse_what_cannot_fit(config)
     clusters = "clusters" in config.search.build_strategy().uses if clusters is None else clusters
+    check_names(config, clusters=clusters)
+    refuse_what_cannot_fit(config)
     embedder = load_embedder(config.embedder, config.reward.device) if clusters else None
     kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
     return Parts(load_backend(config.policy, kv_bytes), load_scorer(config.reward), embedder)
 
 
+def check_names(config: Config, *, clusters: bool) -> None:
+    """Raise ConfigError for a model's name that stands for none, before a model library is imported."""
+    if config.policy.backend == "local":
+        check_model_name(config.policy.model, "policy")
+    if config.reward.model is not None and config.reward.score in registry.built_ins("scorer"):
+        check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score == "likelihood")
+    if clusters and not registry.is_own("embedder", config.embedder.model):
+        check_model_name(config.embedder.model, "embedder")
+
+
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
     backend = registry.build(registry.find("backend", settings.backend), settings=settings, kv_bytes=kv_bytes)
-    lacking = [name for name in ("encode", "expand", "release") if not callable(getattr(backend, name, None))]
+    needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
+    lacking = [name for name in needed if not hasattr(backend, name)]
     if lacking:
         raise ConfigError(
-            f"policy.backend: a {type(backend).__name__} is no backend, it has no method {lacking[0]}: "
+            f"policy.backend: a {type(backend).__name__} is no backend, it has no {', '.join(lacking)}: "
             f"see palmette.backends.backend.Backend"
         )
     return backend  # type: ignore[no-any-return]  # Checked just now.

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from palmette import __version__
 from palmette.backends.backend import Backend, OnDevice, TellsTokens
-from palmette.config import Config
 from palmette.errors import RunError
-from palmette.events import Event, EventLog, RunStarted, Session
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
-from palmette.planner.run_plan import expected
+from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
@@ -22,6 +22,7 @@ from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
+from palmette.settings import Config
 from palmette.tasks.task import Task
 
 
@@ -76,11 +77,11 @@ def search_into(
 
 def make_meter(config: Config, device: str = "cpu") -> Meter:
     """Return a meter that knows what the plan expects of each phase."""
-    planned = expected(config)
+    planned = planned_memory(config)
     return Meter(
         device,
         sample_seconds=config.memory.sample_seconds,
-        planned_bytes=planned.planned_bytes,
+        planned_bytes=planned.by_phase,
         limit_bytes=planned.limit_bytes,
     )
 

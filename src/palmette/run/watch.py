@@ -6,7 +6,6 @@ from functools import partial
 
 from palmette.backends.backend import Backend
 from palmette.backends.guarded import GuardedBackend
-from palmette.config import MemorySettings
 from palmette.events import OomRetry
 from palmette.memory.device import DeviceMemory, read_device
 from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
@@ -14,6 +13,7 @@ from palmette.memory.meter import Meter
 from palmette.memory.oom import CacheFull, TellsCacheFull
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Embedder, Scorer
+from palmette.settings import MemorySettings
 from palmette.units import parse_bytes
 
 
@@ -58,7 +58,7 @@ class Watch:
             cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
             if cache_full is not None and cache_full is not self._cache_full.get(role):
                 self._cache_full[role] = cache_full
-                self._meter.tell(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
+                self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
 
     def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
         if not self._settings.guard:
@@ -68,7 +68,7 @@ class Watch:
             name,
             unit=unit,
             reclaim_least=parse_bytes(self._settings.reclaim_least),
-            spare=self._give_up_caches,
+            free_caches=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
             planned_bytes=self._meter.planned_bytes.get(phase),
         ).run

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from palmette import registry
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError, RunError
 from palmette.score.extract import extract_answer
 from palmette.score.verify import Outcome, canonical
+from palmette.settings import TaskSettings
 from palmette.tasks.task import Question
 from palmette.units import one_line
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from palmette.engine.limits import EMBEDDED_TOKENS
 from palmette.memory.heap import mapped_blocks
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import as_backend_error
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ class SentenceEmbedder:
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
         """Return one vector for each text; see the contract."""
-        with told_as(f"embedder {self.name} cannot embed"), mapped_blocks():
+        with as_backend_error(f"embedder {self.name} cannot embed"), mapped_blocks():
             lengths = self._lengths(texts)
             vectors: dict[int, np.ndarray] = {}
             for batch in batches(lengths, self._batch_rows, EMBEDDED_TOKENS):

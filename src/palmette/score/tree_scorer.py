@@ -14,7 +14,7 @@ from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
 from palmette.score.scorer import Candidate
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import as_backend_error
 
 GRID = 1 / 64
 """Numbers are rounded to this, so that a score is the same whatever is scored beside it: a batch moves a logit by about
@@ -55,7 +55,7 @@ class TreeScorer(ABC):
         self._limit = context_tokens(model)
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
-        with told_as(self._name):
+        with as_backend_error(self._name):
             self.tree.check()
         self._known = _Known()
         self._own: dict[Tokens, int] = {}
@@ -94,7 +94,7 @@ class TreeScorer(ABC):
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
         """Score as `score` does, with the model's work done in pieces; see the contract."""
-        with told_as(self._name):
+        with as_backend_error(self._name):
             self.tree.look_at_weights()
             rows = self._encode(candidates)
             nodes = self._placed(candidates, rows)
@@ -112,7 +112,7 @@ class TreeScorer(ABC):
     def _found(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
         new = [node for node in nodes.values() if node.computed < len(node.tokens)]
         try:
-            with told_as(self._name):
+            with as_backend_error(self._name):
                 found = self._values(nodes)
                 for row, value in found.items():
                     if abs(value / GRID % 1 - 0.5) * GRID < NARROW:

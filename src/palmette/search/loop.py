@@ -1,16 +1,18 @@
 """The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from numbers import Integral
+from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
-from palmette.config import Aggregate
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
 from palmette.search.answer import aggregate_scores
 from palmette.search.cluster import Clusterer
+from palmette.settings import Aggregate
 from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
@@ -87,7 +89,7 @@ def search(
     aggregate: Aggregate,
     observer: Observer,
     clusterer: Clusterer | None = None,
-) -> Iterator[Growth]:
+) -> Generator[Growth, None, None]:
     """Grow a tree for every question; yield each one that will not grow any more, as soon as it does not.
 
     A new question starts as soon as another has finished. However the loop ends, the backend is left with none of its
@@ -132,7 +134,7 @@ def _start(question: Question, backend: Backend, strategy: Strategy, limits: Lim
         raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
     tree = Tree(prompt)
     frontier = Frontier(tree, (0,), (1.0,))
-    grants = _checked(strategy.allocate(frontier, limits.width, limits.room), frontier, limits.width)
+    grants = _granted(strategy, frontier, limits.width, limits.room)
     tree.nodes[0].state = "kept"
     return Growth(question, tree, grants, held={0})
 
@@ -192,14 +194,14 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
 
 def _longest_step(growth: Growth, limits: Limits) -> int:
     """Return how long a step may be, so that all steps of the wave together stay within the room."""
-    if limits.room is None:
+    if limits.room is None or not growth.grants:
         return limits.step_tokens
     free = limits.room - growth.tree.unique_tokens(growth.grants)
     return min(limits.step_tokens, free // sum(growth.grants.values()))
 
 
 def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: Aggregate) -> Frontier | None:
-    """Return the leaves that may go on, None where every branch has ended or the finished leaves fill the width."""
+    """Return the leaves that may go on, None where every branch has ended."""
     tree = growth.tree
     prompt = len(tree.prompt_tokens)
     open_leaves = tuple(
@@ -212,7 +214,7 @@ def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: 
     for node in added:
         node.state = "finished" if node.finished else "pruned" if node.id in open_leaves else "stopped"
     growth.ended += [node.id for node in added if node.id not in open_leaves]
-    if not open_leaves or limits.width <= len(growth.finished()):
+    if not open_leaves:
         return None
     return Frontier(tree, open_leaves, tuple(aggregate_scores(tree.scores(leaf), aggregate) for leaf in open_leaves))
 
@@ -238,7 +240,7 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
         growth.grants = {}
         return
     width = limits.width - len(growth.finished())
-    growth.grants = _checked(strategy.allocate(frontier, width, limits.room), frontier, width)
+    growth.grants = _granted(strategy, frontier, width, limits.room)
     for leaf in growth.grants:
         growth.tree.nodes[leaf].state = "kept"
     if not growth.grants:
@@ -248,16 +250,24 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
         growth.out_of_room = limits.room is not None
 
 
-def _checked(children: Children, frontier: Frontier, width: int) -> Children:
-    """Return what a strategy granted, without zeros. Raises ConfigError where it breaks its contract."""
-    granted = {leaf: count for leaf, count in children.items() if count}
-    strange = next((leaf for leaf in granted if leaf not in frontier.leaves), None)
-    if strange is not None:
-        raise ConfigError(f"the strategy gave children to node {strange}, which is not one of the open leaves")
-    if any(count < 0 or count != int(count) for count in granted.values()) or sum(granted.values()) > width:
+def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
+    """Return what the strategy gives to whom, without zeros. Raises ConfigError where it breaks its contract."""
+    children: Any = strategy.allocate(frontier, width, room)  # A user's own code may return anything.
+    if not isinstance(children, Mapping):
+        raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
+    leaves = set(frontier.leaves)
+    for leaf, count in children.items():
+        if leaf not in leaves:
+            raise ConfigError(
+                f"strategy {strategy.name} gave children to node {leaf!r}, which is not one of the open leaves"
+            )
+        if not isinstance(count, Integral) or count < 0:
+            raise ConfigError(f"strategy {strategy.name} gave {count!r} children to node {leaf}: give whole numbers")
+    granted = {leaf: int(count) for leaf, count in children.items() if count}
+    if sum(granted.values()) > width:
         raise ConfigError(
-            f"the strategy gave {sum(granted.values())} children where the width has {width} left: "
-            f"allocate returns whole numbers that sum to at most the width it is given"
+            f"strategy {strategy.name} gave {sum(granted.values())} children where the width has {width} left: "
+            f"allocate returns numbers that sum to at most the width it is given"
         )
     return granted
 

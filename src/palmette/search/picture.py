@@ -1,4 +1,4 @@
-"""A tree as a picture: one self-contained piece of HTML, without scripts, in which no text of a model can run."""
+"""Draws a search result as HTML and SVG for notebooks: no scripts, all model text escaped."""
 
 from html import escape
 
@@ -10,12 +10,12 @@ _LARGEST_COLUMN, _SMALLEST_COLUMN = 110.0, 18.0
 _LARGEST_ROW, _SMALLEST_ROW = 15.0, 3.0
 _MOST_NODES = 1500
 _PRUNED, _STOPPED, _EDGE, _ELECTED = "#b8b8b8", "#7a7a7a", "#c9c9c9", "#c4560a"
-_LEGEND = "dark: high score; square: finished; hollow: pruned; orange: the branch of the elected answer"
-_GROUND = "background:#fff;color:#222;font:13px system-ui,sans-serif;padding:8px;border-radius:6px"
+_LEGEND = "dark: high score; square: finished; hollow: pruned; orange: path of the elected answer"
+_STYLE = "background:#fff;color:#222;font:13px system-ui,sans-serif;padding:8px;border-radius:6px"
 
 
 def result_html(result: SearchResult) -> str:
-    """Return the answer, the vote and the tree of one result."""
+    """Return the elected answer, the cost of the search and its tree as one HTML element."""
     answer = "no answer" if result.answer is None else result.answer
     verdict = "" if result.outcome is None else f" ({result.outcome.replace('_', ' ')})"
     cost = (
@@ -23,16 +23,17 @@ def result_html(result: SearchResult) -> str:
         f"KV {result.mean_kv_tokens:,.0f} tokens mean, {result.peak_kv_tokens:,} peak"
     )
     return (
-        f'<div style="{_GROUND}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
+        f'<div style="{_STYLE}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
         f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>'
         f"{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>"
     )
 
 
 def tree_svg(tree: Tree, elected: int | None = None) -> str:
-    """Return the tree as SVG, from left to right: full circles by score, hollow ones pruned, the elected path strong.
+    """Return the tree as SVG, root on the left; the path to node `elected` is highlighted.
 
-    Trees of more than 1,500 steps show their oldest ones.
+    Finished leaves are squares, all other nodes circles. Fill shows the score, pruned nodes are hollow. Of a tree with
+    more than 1,500 steps only the oldest 1,500 are drawn.
     """
     nodes = tree.nodes[: _MOST_NODES + 1]
     rows = _rows(nodes)
@@ -56,7 +57,7 @@ def tree_svg(tree: Tree, elected: int | None = None) -> str:
 
 
 def _rows(nodes: list[Node]) -> dict[int, float]:
-    """Return the row of each node: leaves one below the other in the order of a walk, parents amid their children."""
+    """Return the row of each node: leaves are numbered in depth-first order, a parent is midway in its children."""
     below: dict[int | None, list[int]] = {}
     for node in nodes:
         below.setdefault(node.parent, []).append(node.id)
@@ -92,9 +93,9 @@ def _mark(place: tuple[float, float], radius: float, node: Node, is_elected: boo
     ring = f' stroke="{_ELECTED}" stroke-width="2"' if is_elected else f' stroke="{color}" stroke-width="1.5"'
     score = "" if node.score is None else f"{node.score:.3f} "
     verdict = "" if node.outcome is None else f", {node.outcome.replace('_', ' ')}"
-    told = f"{score}({node.state}{verdict}) {node.text[:300]}" if node.parent is not None else "prompt"
+    tooltip = f"{score}({node.state}{verdict}) {node.text[:300]}" if node.parent is not None else "prompt"
     x, y = place
-    look = f'fill="{fill}"{ring}><title>{escape(told)}</title>'
+    look = f'fill="{fill}"{ring}><title>{escape(tooltip)}</title>'
     if node.state != "finished":
         return f'<circle cx="{x:.0f}" cy="{y:.1f}" r="{radius:.1f}" {look}</circle>'
     corner = f'x="{x - radius:.1f}" y="{y - radius:.1f}"'
@@ -102,7 +103,7 @@ def _mark(place: tuple[float, float], radius: float, node: Node, is_elected: boo
 
 
 def _color(score: float | None) -> str:
-    """Return blue for 1 and light blue for 0; gray-blue where nothing was scored."""
+    """Return a color from light blue (score 0) to dark blue (score 1); gray-blue for a node without a score."""
     if score is None:
         return "#5f7f9f"
     low, high = (198, 219, 239), (8, 81, 156)

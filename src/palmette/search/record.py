@@ -1,4 +1,4 @@
-"""Turns what the loop tells into events: trees as they grow, answers as they are judged."""
+"""Writes an event for every question the loop starts and every wave it finishes."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,15 +8,18 @@ from palmette.tree import Node
 
 
 class Recorder(Observer):
-    """Writes one event for each thing the loop tells. A question's last event is written by who judges its answers."""
+    """An observer of the loop that passes events to `write`.
+
+    It does not write QuestionFinished: the caller does, after it has judged the answers.
+    """
 
     def __init__(self, write: Callable[[Event], None]) -> None:
         self._write = write
         self.peak_kv_tokens = 0
-        """What all trees in flight held together at the most."""
+        """The most KV tokens that all questions in flight held together after any wave so far."""
 
     def started(self, growth: Growth) -> None:
-        """Record the question."""
+        """Write QuestionStarted."""
         question, prompt = growth.question, growth.tree.prompt_tokens
         asked = question.messages[-1]["content"]
         self._write(
@@ -24,11 +27,11 @@ class Recorder(Observer):
         )
 
     def wave_grown(self, growing: Sequence[Growth]) -> None:
-        """Keep the peak."""
+        """Update `peak_kv_tokens`."""
         self.peak_kv_tokens = max(self.peak_kv_tokens, sum(growth.kv_tokens[-1] for growth in growing))
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
-        """Record the steps a wave added."""
+        """Write WaveDone with the steps that the wave added."""
         self._write(
             WaveDone(
                 growth.question.id,
@@ -45,7 +48,7 @@ class Recorder(Observer):
 
 def _record(node: Node) -> NodeRecord:
     assert node.parent is not None
-    # Four decimals: beyond them a log-probability moves with the batch.
+    # Four decimals: later ones depend on which other rows were in the batch.
     logprobs = tuple(round(logprob, 4) for logprob in node.logprobs)
     score = None if node.score is None else round(node.score, 6)
     return NodeRecord(node.id, node.parent, node.tokens, node.text, logprobs, node.finished, score)

@@ -1,61 +1,68 @@
-"""Answers of recorded trees judged again, with every aggregate and every vote: nothing is generated."""
+"""Judges the answers of recorded trees again, with every aggregate and every vote; generates nothing."""
 
 from collections.abc import Iterable
 from typing import get_args
 
-from palmette.config import Aggregate
 from palmette.errors import RunError
 from palmette.score.judge import Judge
 from palmette.search.answer import VOTES, Ballot, ballots, elect
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
+from palmette.settings import Aggregate
 from palmette.tasks.task import Question
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
 
 
 class Rejudge:
-    """A judge beside the questions it knows; a verdict is remembered by question and answer, or by leaf."""
+    """A judge with the questions of a task. Each distinct answer to a question is judged once and remembered.
+
+    If the judge does not go by the answer alone (`by_answer` is False), each leaf is judged once instead.
+    """
 
     def __init__(self, judge: Judge, questions: Iterable[Question]) -> None:
         self._judge = judge
-        self._known = {question.id: question for question in questions}
+        self._questions = {question.id: question for question in questions}
         self._verdicts: dict[tuple[str, str | int | None], str | None] = {}
 
-    def ballots(self, one: Replay, aggregate: Aggregate) -> list[Ballot]:
-        """Read the answers of a tree's finished leaves."""
-        return ballots(one.tree, aggregate, self._judge.extract, self._judge.canonical)
+    def ballots(self, replayed: Replay, aggregate: Aggregate) -> list[Ballot]:
+        """Return a ballot for each finished leaf that has an answer."""
+        return ballots(replayed.tree, aggregate, self._judge.extract, self._judge.canonical)
 
-    def knows(self, one: Replay) -> bool:
-        """Tell whether the question is still what it was when the tree grew."""
-        question = self._known.get(one.started.question)
-        return question is not None and question.reference == one.started.reference
+    def knows(self, replayed: Replay) -> bool:
+        """Return whether the task still has this question with the reference answer that the run recorded."""
+        question = self._questions.get(replayed.started.question)
+        return question is not None and question.reference == replayed.started.reference
 
-    def outcome(self, one: Replay, ballot: Ballot | None) -> str | None:
-        """Judge an answer to the tree's question. Raises RunError where the question is not known any more."""
-        if not self.knows(one):
-            raise RunError(f"question {one.started.question!r} is no longer in the task: it has changed since the run")
+    def outcome(self, replayed: Replay, ballot: Ballot | None) -> str | None:
+        """Return the outcome of a ballot's answer; `ballot` None stands for no answer. None if it cannot be judged.
+
+        Raises RunError if the task does not have the question any more (`knows`).
+        """
+        name = replayed.started.question
+        if not self.knows(replayed):
+            raise RunError(f"question {name!r} is no longer in the task: it has changed since the run")
         answer, leaf = (None, None) if ballot is None else (ballot.answer, ballot.leaf)
-        key = one.started.question, answer if self._judge.by_answer else leaf
+        key = name, answer if self._judge.by_answer else leaf
         if key not in self._verdicts:
-            solution = "" if leaf is None else one.tree.solution(leaf)
-            verdict = self._judge.verdict(self._known[one.started.question], solution, answer)
+            solution = "" if leaf is None else replayed.tree.solution(leaf)
+            verdict = self._judge.verdict(self._questions[name], solution, answer)
             self._verdicts[key] = verdict.outcome
         return self._verdicts[key]
 
 
-def evaluate(told: Iterable[Replay], rejudge: Rejudge) -> dict[Aggregate, dict[str, Accuracy]]:
-    """Return the accuracy of each aggregate and vote over the finished questions of a run."""
+def evaluate(replays: Iterable[Replay], rejudge: Rejudge) -> dict[Aggregate, dict[str, Accuracy]]:
+    """Return the accuracy of every aggregate with every vote, over the finished questions of a run."""
     outcomes: dict[Aggregate, dict[str, list[str | None]]] = {
         aggregate: {vote: [] for vote in VOTES} for aggregate in AGGREGATES
     }
-    for one in told:
-        if one.finished is None:
+    for replayed in replays:
+        if replayed.finished is None:
             continue
         for aggregate in AGGREGATES:
-            cast = rejudge.ballots(one, aggregate)
+            votes = rejudge.ballots(replayed, aggregate)
             for vote in VOTES:
-                outcomes[aggregate][vote].append(rejudge.outcome(one, elect(cast, vote)))
+                outcomes[aggregate][vote].append(rejudge.outcome(replayed, elect(votes, vote)))
     return {
         aggregate: {vote: Accuracy.of(found) for vote, found in by_vote.items()}
         for aggregate, by_vote in outcomes.items()

@@ -1,24 +1,24 @@
-"""What a search found for one question: its answer, every vote, and the whole tree."""
+"""The result of a search for one question: the elected answer, every vote, the verdicts and the whole tree."""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from palmette.config import SearchSettings
 from palmette.events import Chosen, JudgedLeaf, QuestionFinished
 from palmette.score.judge import Judge, Verdict
 from palmette.search.answer import VOTES, Ballot, ballots, elect
 from palmette.search.loop import Growth
+from palmette.settings import SearchSettings
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What one way of voting elects: the answer, whether it is right, and the oldest leaf that gives it.
+    """What one vote elects: the answer, its outcome, and the leaf whose ballot won.
 
-    Without a finished leaf the answer and the leaf are None; without a reference the outcome is.
+    `answer` and `leaf` are None if no finished leaf has an answer; `outcome` is None if the answer cannot be judged.
     """
 
     answer: str | None
@@ -28,11 +28,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """One question as it was searched.
+    """Everything a search found for one question.
 
-    `answer`, `outcome`, `solution` and `score` are those of the leaf that `vote` elects; `score` is the aggregate of
-    its steps' scores, None where no steps were scored. KV tokens are those of the tree's distinct nodes, prompt
-    included, over its waves.
+    `answer`, `outcome`, `solution` and `score` belong to the leaf that `vote` elects. KV tokens count the prompt and
+    every node on the path of a branch in flight once; `mean` and `peak` are over the waves.
     """
 
     question: Question
@@ -43,44 +42,45 @@ class SearchResult:
     ballots: tuple[Ballot, ...]
     tree: Tree
     tokens: int
-    """Tokens that the policy wrote, pruned branches included."""
+    """Tokens that the policy generated, pruned branches included."""
     mean_kv_tokens: float
     peak_kv_tokens: int
     unshared_kv_tokens: int
-    """What the tree would have held at its peak with a copy of its path for each branch."""
+    """The peak if no prefix were shared, that is if every branch kept a KV cache of its whole path."""
     waves: int
     out_of_room: bool
+    """Whether the search ended because the tree had filled its share of `search.kv_budget`."""
 
     @property
     def answer(self) -> str | None:
-        """The elected answer, None where no branch finished with one."""
+        """The elected answer, None if no finished leaf has an answer."""
         return self.choices[self.vote].answer
 
     @property
     def outcome(self) -> str | None:
-        """`correct`, `wrong`, `unparseable` or `timed_out`; None where the question has no reference."""
+        """`correct`, `wrong`, `unparseable` or `timed_out`; None without a verdict, as without a reference."""
         return self.choices[self.vote].outcome
 
     @property
     def solution(self) -> str | None:
-        """The text of the branch that gives the elected answer."""
+        """The text of all steps on the path to the elected leaf, None without one."""
         leaf = self.choices[self.vote].leaf
         return None if leaf is None else self.tree.solution(leaf)
 
     @property
     def score(self) -> float | None:
-        """The aggregated score of that branch, None where no steps were scored."""
+        """The aggregated score of the path to the elected leaf, None without a leaf or if its steps were not scored."""
         leaf = self.choices[self.vote].leaf
         scored = leaf is not None and self.tree.scores(leaf)
         return next(ballot.score for ballot in self.ballots if ballot.leaf == leaf) if scored else None
 
     @property
     def leaves(self) -> list[Node]:
-        """The ends of branches that were not pruned, each with its outcome and reward."""
+        """The leaves that were not pruned (finished, or stopped by a limit), each with its outcome and reward."""
         return [node for node in self.tree.nodes if node.state in ("finished", "stopped")]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return all fields, the properties above and the tree as JSON values."""
         question = {"id": self.question.id, "messages": list(self.question.messages)}
         return {
             "question": {**question, "reference": self.question.reference},
@@ -111,27 +111,27 @@ class SearchResult:
         )
 
     def _repr_html_(self) -> str:
-        """Return a picture of the tree for notebooks; nothing in a model's text can run."""
+        """Return the result as HTML for notebooks; model text is escaped."""
         from palmette.search.picture import result_html
 
         return result_html(self)
 
 
 def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> SearchResult:
-    """Elect an answer in every way there is and judge every leaf that was not pruned.
+    """Judge every leaf that was not pruned, run every vote, and return the result.
 
-    The leaves' outcomes and rewards are set in the tree too.
+    Also sets `outcome` and `reward` of those leaves in the tree. Raises what the judge raises.
     """
     tree, question = growth.tree, growth.question
-    cast = ballots(tree, settings.aggregate, judge.extract, judge.canonical)
-    answers = {ballot.leaf: ballot.answer for ballot in cast}
-    verdict = _remembering(growth, judge)
+    votes = ballots(tree, settings.aggregate, judge.extract, judge.canonical)
+    answers = {ballot.leaf: ballot.answer for ballot in votes}
+    verdict = _judge_once(growth, judge)
     for leaf in growth.ended:
         found = verdict(leaf, answers.get(leaf))
         tree.nodes[leaf].outcome, tree.nodes[leaf].reward = found.outcome, found.reward
     choices: dict[str, Choice] = {}
     for vote in VOTES:
-        elected = elect(cast, vote)
+        elected = elect(votes, vote)
         if elected is None:
             choices[vote] = Choice(None, verdict(None, None).outcome, None)
         else:
@@ -142,7 +142,7 @@ def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> Search
         width=settings.width,
         vote=settings.vote,
         choices=choices,
-        ballots=tuple(cast),
+        ballots=tuple(votes),
         tree=tree,
         tokens=tree.generated_tokens(),
         mean_kv_tokens=sum(growth.kv_tokens) / len(growth.kv_tokens),
@@ -153,8 +153,11 @@ def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> Search
     )
 
 
-def _remembering(growth: Growth, judge: Judge) -> "Callable[[int | None, str | None], Verdict]":
-    """Return who judges leaves, each distinct answer once where the judge goes by answers alone."""
+def _judge_once(growth: Growth, judge: Judge) -> "Callable[[int | None, str | None], Verdict]":
+    """Return a function of leaf and answer that judges and remembers.
+
+    Each distinct answer is judged once if the judge goes by the answer alone (`by_answer`), else each leaf once.
+    """
     known: dict[str | int | None, Verdict] = {}
 
     def verdict(leaf: int | None, answer: str | None) -> Verdict:
@@ -168,7 +171,7 @@ def _remembering(growth: Growth, judge: Judge) -> "Callable[[int | None, str | N
 
 
 def finished_event(result: SearchResult) -> QuestionFinished:
-    """Return the event that ends a question."""
+    """Return the result as the event that ends a question in the run's file."""
     answers = {ballot.leaf: ballot.answer for ballot in result.ballots}
     leaves = [JudgedLeaf(node.id, answers.get(node.id), node.outcome, node.reward) for node in result.leaves]
     return QuestionFinished(

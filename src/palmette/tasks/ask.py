@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks.sources.jsonl import check_text, read_question
 from palmette.tasks.task import Format, Message, Question, Task, read_format
 

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 
 from palmette import registry
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks.task import Question, Task, read_format
 from palmette.units import nearest
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 
 Message = dict[str, str]
 

@@ -85,17 +85,17 @@ def _rows_known_apart() -> Iterator[None]:
 def run_updates(model: Any, shape: UpdateShape, tracker: Tracker) -> None:
     """Make two updates under a tracker, of real or of fake tensors; of the first only what stays: optimizer state."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    tracker.show_gradients(weights)
-    with tracker.making(OPTIMIZER):
+    tracker.track_gradients(weights)
+    with tracker.counting_as(OPTIMIZER):
         learner = Learner(model, savings=shape.savings, loss=shape.loss)
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
-    with tracker.making(OPTIMIZER):
+    with tracker.counting_as(OPTIMIZER):
         learner.apply()
     learner.forget()
     samples = shape.samples()[: 2 * shape.rows]
     learner.accumulate(samples, micro_batch_tokens=shape.micro_batch_tokens)
     learner.clip()
-    with tracker.making(OPTIMIZER):
+    with tracker.counting_as(OPTIMIZER):
         learner.apply()
     learner.forget()

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import torch
 
-from palmette.config import RewardSettings
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
 from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import torch
 
-from palmette.config import RewardSettings
 from palmette.engine.limits import scored_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
 from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
 
@@ -66,11 +66,11 @@ def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
 
 def load(settings: RewardSettings) -> LikelihoodScorer:
     """Load any causal language model into this process as the scorer."""
-    from palmette.zoo.load import load_judge
+    from palmette.zoo.load import load_likelihood_model
 
     assert settings.model is not None
     options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
-    model, tokenizer = load_judge(settings.model, **options)
+    model, tokenizer = load_likelihood_model(settings.model, **options)
     kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
     return LikelihoodScorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
 

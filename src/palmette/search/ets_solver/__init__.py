@@ -1,1 +1,1 @@
-"""Exact solvers for the set of leaves that ETS keeps. Knows no steps and no scores."""
+"""Exact solvers for the set of leaves that ETS keeps. They know costs and values, but no steps and no scores."""

@@ -1,9 +1,9 @@
-"""Which branches of a forest to open when several of them earn the same reward: branch and bound in whole numbers.
+"""Finds the cheapest nodes of a forest to open, where covered clusters earn a bonus: branch and bound in integers.
 
-The problem is a prize-collecting group Steiner tree on a tree, NP-hard in general. What makes it fast on search trees:
-`reduce` decides nearly everything by rules that cost one pass each, and a bound by dual ascent closes the rest after a
-few bounds: 0 to 2 at the published weights, 1 to 29 at width 256 and twice the weight. Whole numbers of any size, so
-that a proof is a proof: nothing here rounds.
+The problem is a prize-collecting group Steiner tree on a tree, NP-hard in general. Two things make it fast on search
+trees: `reduce` decides nearly all nodes by rules of one pass each, and the bounds by dual ascent meet after few
+branchings: 0 to 2 bounds are computed at the published weights, 1 to 29 at width 256 and twice the weight. All numbers
+are Python integers: nothing is rounded, so the optimum is proven.
 """
 
 from palmette.search.ets_solver.bound import Bound
@@ -12,9 +12,9 @@ from palmette.search.ets_solver.reduce import reduce
 
 
 def cheapest(forest: Forest, bonus: int, limit: int, effort: Effort) -> int:
-    """Return the least sum of opened prices minus `bonus` for every covered cluster; `limit` if it is no less.
+    """Return the least cost of any set of open nodes: their prices minus `bonus` for every cluster they cover.
 
-    Raises ExhaustedError where `effort` runs out first.
+    Returns `limit` if no set costs less than `limit`. Raises ExhaustedError if `effort` runs out first.
     """
     forest, total = reduce(forest, bonus, effort)
     parts = split(forest)
@@ -28,12 +28,12 @@ def cheapest(forest: Forest, bonus: int, limit: int, effort: Effort) -> int:
 
 
 def _branch(forest: Forest, bonus: int, limit: int, effort: Effort) -> int:
-    """Return what `cheapest` does, for one settled part."""
+    """Return the same as `cheapest`, for one part of a reduced and split forest."""
     bound = Bound(forest, bonus, min(limit, 0), effort)
     best = bound.best
     if bound.low >= best:
         return best
-    # A node whose path costs more than the gap, after all rewards that can pay for it, is in no better set.
+    # A node is in no better set if the unpaid rest of its path is as large as the gap between the bounds.
     due = [0] * (len(forest.parents) + 1)
     near = []
     for i, parent in enumerate(forest.parents):
@@ -42,7 +42,7 @@ def _branch(forest: Forest, bonus: int, limit: int, effort: Effort) -> int:
             near.append(i)
     effort.depth += 1
     if len(near) < len(forest.parents):
-        best = cheapest(forest.only(near), bonus, best, effort)
+        best = cheapest(forest.restricted_to(near), bonus, best, effort)
     else:
         node = max(near, key=lambda i: (forest.prices[i], -i))
         first = bound.paid_for(node)
@@ -53,11 +53,13 @@ def _branch(forest: Forest, bonus: int, limit: int, effort: Effort) -> int:
 
 
 def _decided(forest: Forest, node: int, opened: bool, bonus: int, limit: int, effort: Effort) -> int:
+    """Return the same as `cheapest`, among the sets in which `node` is open, or among those in which it is closed."""
     if not opened:
-        shut = bytearray(len(forest.parents) + 1)
+        closed = bytearray(len(forest.parents) + 1)
         for i, parent in enumerate(forest.parents):
-            shut[i] = i == node or shut[parent]
-        return cheapest(forest.only([i for i in range(len(forest.parents)) if not shut[i]]), bonus, limit, effort)
+            closed[i] = i == node or closed[parent]
+        kept = [i for i in range(len(forest.parents)) if not closed[i]]
+        return cheapest(forest.restricted_to(kept), bonus, limit, effort)
     prices = forest.prices[:]
     cost = 0
     while node >= 0:

@@ -1,27 +1,30 @@
-"""A forest of nodes to open, in whole numbers: what reductions, bounds and branching share."""
+"""The covering problem on a forest, in integers, with the operations that reductions, bounds and branching share."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 Scope = list[tuple[int, int, bool]]
-"""The nodes on the paths to those that cover one cluster, children first: node, its parent, does it cover."""
+"""All nodes on the paths to the nodes that cover one cluster, children first: node, parent, whether it covers."""
 
-DEEPEST = 150  # branchings on top of each other: three frames each, far from Python's limit of 1,000
+DEEPEST = 150  # nested branchings; each takes three Python frames, far below the recursion limit of 1,000
 
 
 class ExhaustedError(Exception):
-    """The effort allowed was spent before the optimum was proven. Never shown to users: the caller has another way."""
+    """The effort allowed was spent before the optimum was proven. Callers catch it and use another method."""
 
 
 @dataclass
 class Effort:
-    """Elementary steps that a search may still take, each about a third of a microsecond; a count, so runs repeat."""
+    """How many elementary steps a solver may still take, each about a third of a microsecond.
+
+    A count of steps instead of a time limit, so that a run gives the same result on every machine.
+    """
 
     left: int
     depth: int = 0
 
     def spend(self, steps: int) -> None:
-        """Take `steps` from what is left. Raises ExhaustedError below zero."""
+        """Subtract `steps`. Raises ExhaustedError if fewer than 0 are left or branchings are nested too deep."""
         self.left -= steps
         if self.left < 0 or self.depth > DEEPEST:
             raise ExhaustedError
@@ -29,32 +32,33 @@ class Effort:
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes that can be opened, parents before children; a node opens only below an open parent, -1 is always open.
+    """Nodes that can be opened, each only if its parent is open. Parents come before children; -1 stands for no parent.
 
-    Opening node `i` costs `prices[i]`, below zero if it pays, and covers the clusters in the bit mask `covers[i]`.
+    Opening node `i` costs `prices[i]`, a gain if negative, and covers the clusters in the bit mask `covers[i]`. A
+    solver chooses which nodes to open. Every cluster covered by at least one open node earns the same bonus once.
     """
 
     parents: list[int]
     prices: list[int]
     covers: list[int]
 
-    def only(self, kept: list[int]) -> "Forest":
-        """Return the forest of the nodes `kept`, which ascend and hold the parents of all they hold."""
+    def restricted_to(self, kept: list[int]) -> "Forest":
+        """Return the forest of the nodes `kept` alone, an ascending list that includes the parent of each of them."""
         place = {old: new for new, old in enumerate(kept)} | {-1: -1}
         parents = [place[self.parents[i]] for i in kept]
         return Forest(parents, [self.prices[i] for i in kept], [self.covers[i] for i in kept])
 
 
 def union(covers: Iterable[int]) -> int:
-    """Return the mask of all clusters in `covers`."""
+    """Return the mask of the clusters in any of `covers`."""
     every = 0
-    for own in covers:
-        every |= own
+    for mask in covers:
+        every |= mask
     return every
 
 
 def split(forest: Forest) -> list[Forest]:
-    """Return the parts that share neither a root nor a cluster, smallest first; none for an empty forest."""
+    """Return independent parts, which share neither a root nor a cluster, smallest first; none for an empty forest."""
     tops: list[int] = []
     masks: dict[int, int] = {}
     for i, parent in enumerate(forest.parents):
@@ -77,14 +81,14 @@ def split(forest: Forest) -> list[Forest]:
     members: list[list[int]] = [[] for _ in groups]
     for i, top in enumerate(tops):
         members[which[top]].append(i)
-    return [forest.only(part) for part in sorted(members, key=len)]
+    return [forest.restricted_to(part) for part in sorted(members, key=len)]
 
 
 def scopes(forest: Forest) -> dict[int, Scope]:
-    """Return each cluster's scope by its bit, those with the fewest ways to earn their reward first."""
+    """Return the scope of each cluster by its bit, clusters covered by the fewest nodes first."""
     found: dict[int, dict[int, bool]] = {}
-    for i, own in enumerate(forest.covers):
-        for cluster in bits(own):
+    for i, mask in enumerate(forest.covers):
+        for cluster in bits(mask):
             nodes = found.setdefault(cluster, {})
             nodes[i] = True
             parent = forest.parents[i]
@@ -99,7 +103,7 @@ def scopes(forest: Forest) -> dict[int, Scope]:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Yield the bits of `mask`, each as a mask of its own, the lowest first."""
+    """Yield the set bits of `mask`, each as a mask with that bit alone, lowest first."""
     while mask:
         low = mask & -mask
         yield low

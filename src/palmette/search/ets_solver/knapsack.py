@@ -1,12 +1,14 @@
-"""The most valuable set of leaves whose paths fit into a room: a knapsack on a tree.
+"""Selects the most valuable set of leaves whose paths fit into a limit: a knapsack on a tree, by branch and bound.
 
-A price for every token of the paths turns the limit into a cost. At one price, found by the solver and not by the
-user, the best set is two at once, one that fits and one that does not; they bound what any set can be worth. Where
-the best set known is worth less than that, one leaf is decided both ways. Worths that are multiples of a common unit
-round the bound down: with whole children as values most trees need no decision at all. Such trees of width 64 took
-2 to 200 ms, all proven; of width 256 some ended unproven at a quarter of their memory, with a gap of 1%.
+The limit is relaxed (Lagrangian relaxation): every token of the paths gets a price, and at a given price the best set
+is found by `solver`. The price is adjusted until two sets are best at once, one that fits and one that does not; that
+price gives an upper bound on the worth of any set that fits. If the best set known is worth less than the bound, one
+leaf is fixed, once as kept and once as left out, and both cases are solved the same way. If all worths are multiples of
+a common unit, the bound is rounded down to such a multiple: with numbers of children as values, most trees need no
+branching. Such trees of width 64 took 2 to 200 ms, all proven; at width 256 and a quarter of the memory some ended
+unproven, with a gap of 1%.
 
-Ties go by the order of the search: fixed, older leaves first, but not compared set by set as `solver` does.
+The order of the search is fixed, older leaves first, so results repeat. Ties are not broken set by set as in `solver`.
 """
 
 from collections.abc import Iterable
@@ -16,37 +18,46 @@ from functools import cached_property
 from math import gcd
 
 from palmette.search.ets_solver.forest import Effort, ExhaustedError, Forest
-from palmette.search.ets_solver.solver import Candidates, Number, Selection, Shape, cheapest_or_highs, plant, whole
+from palmette.search.ets_solver.solver import (
+    Candidates,
+    CompressedTree,
+    Number,
+    Selection,
+    cheapest_or_highs,
+    compress,
+    to_integers,
+)
 
 STEPS = 800_000  # about a third of a second
 
 Leaves = frozenset[int]
-"""Leaves by their rank, which is their place in `Shape.order`."""
+"""Leaves by rank: the position in `CompressedTree.order`."""
 
 
 def select_within(candidates: Candidates, room: Number) -> Selection | None:
-    """Return the set of leaves worth most whose costs, each node counted once, sum to `room` at most.
+    """Return the set of leaves worth most whose costs, each node counted once, sum to at most `room`.
 
-    Costs limit here and are not subtracted: a set is worth the values of its leaves, none of them negative, and the
-    bonus for each of its clusters. None where not even one path fits. Past `STEPS` of effort the best set known is
-    returned, and its `gap` is not zero.
+    Unlike in `select`, costs are not subtracted: the worth of a set is the sum of its leaves' values, plus the bonus
+    for each cluster with a leaf in the set. Returns None if not even one path fits. After `STEPS` of effort the best
+    set found so far is returned, and `gap` is how far it is below the bound. Raises ValueError as `select` does, and
+    for a negative value.
     """
-    scale, (values, extra) = whole(candidates.values, {0: candidates.bonus})
-    _, (costs, limit) = whole(candidates.costs, {0: room})
-    shape = plant(candidates, costs)
+    scale, (values, extra) = to_integers(candidates.values, {0: candidates.bonus})
+    _, (costs, limit) = to_integers(candidates.costs, {0: room})
+    tree = compress(candidates, costs)
     if min(*values.values(), extra[0]) < 0:
         raise ValueError("a value or the bonus is negative")
-    knapsack = Knapsack(shape, [values[leaf] for leaf in shape.order], extra[0], limit[0] - shape.trunk)
-    fitting = [rank for rank in range(len(shape.order)) if knapsack.measured([rank])[1] <= knapsack.room]
+    knapsack = Knapsack(tree, [values[leaf] for leaf in tree.order], extra[0], limit[0] - tree.trunk)
+    fitting = [rank for rank in range(len(tree.order)) if knapsack.measured([rank])[1] <= knapsack.room]
     if not fitting:
         return None
     kept, worth, bound = _best(knapsack, Leaves(fitting[:1]))
-    leaves = tuple(sorted(shape.order[rank] for rank in kept))
+    leaves = tuple(sorted(tree.order[rank] for rank in kept))
     return Selection(leaves, float(Fraction(worth, scale)), float(Fraction(bound - worth, scale)))
 
 
 def _best(knapsack: "Knapsack", kept: Leaves) -> tuple[Leaves, int, int]:
-    """Return the best set, its worth and a bound that no set exceeds, given a first set that fits."""
+    """Return the best set, its worth and an upper bound on the worth of any set. `kept` is a first set that fits."""
     worth, _ = knapsack.measured(kept)
     top = None
     effort = Effort(STEPS)
@@ -69,9 +80,11 @@ def _best(knapsack: "Knapsack", kept: Leaves) -> tuple[Leaves, int, int]:
 
 
 def _relaxed(knapsack: "Knapsack", inside: Leaves, outside: Leaves, effort: Effort) -> tuple[Leaves, int, Leaves]:
-    """Return a set that fits, a bound on all that do, and a set too heavy, both best at the price of the bound.
+    """Return a set that fits, an upper bound on the worth of all sets that fit, and a set that is too heavy.
 
-    Where the best set of all fits it is both, and its worth the bound. Where effort runs out they are the last known.
+    All sets hold the leaves `inside` and none of `outside`. Both returned sets are best at the price per token that
+    gives the bound. If the set of all allowed leaves fits, it is returned as both, with its worth as the bound. If
+    `effort` runs out, the sets and the bound found so far are returned.
     """
     fits = knapsack.filled(inside, outside, effort)
     heavy = Leaves(range(len(knapsack.values))) - outside
@@ -98,65 +111,69 @@ def _relaxed(knapsack: "Knapsack", inside: Leaves, outside: Leaves, effort: Effo
 
 @dataclass(frozen=True)
 class Knapsack:
-    """What is to be packed: leaves by their rank with their `values`; `room` is what the trunk leaves."""
+    """One problem in integers: `values` by rank of the leaf; `room` is the limit minus the cost of the trunk."""
 
-    shape: Shape
+    tree: CompressedTree
     values: list[int]
     bonus: int
     room: int
 
     @cached_property
     def unit(self) -> int:
-        """The largest number of which every worth is a multiple."""
+        """The largest integer of which every worth is a multiple."""
         return gcd(*self.values, self.bonus) or 1
 
     @cached_property
     def paths(self) -> list[list[int]]:
-        """The nodes from each leaf up to the trunk."""
+        """For each leaf, the nodes from the leaf up to the trunk."""
         paths = []
-        for end in self.shape.ends:
+        for end in self.tree.ends:
             path = [end]
-            while (parent := self.shape.parents[path[-1]]) >= 0:
+            while (parent := self.tree.parents[path[-1]]) >= 0:
                 path.append(parent)
             paths.append(path)
         return paths
 
     def covered(self, rank: int) -> int:
-        """Return the mask of the leaf's cluster."""
-        return self.shape.covers[self.paths[rank][0]]
+        """Return the bit mask of the leaf's cluster, 0 without one."""
+        return self.tree.covers[self.paths[rank][0]]
 
     def measured(self, kept: Iterable[int]) -> tuple[int, int]:
-        """Return worth and weight of a set."""
+        """Return the worth and the weight of a set: its nodes' costs, without the trunk."""
         worth = clusters = 0
         nodes: set[int] = set()
         for rank in kept:
             worth += self.values[rank]
             clusters |= self.covered(rank)
             nodes.update(self.paths[rank])
-        return worth + self.bonus * clusters.bit_count(), sum(self.shape.costs[node] for node in nodes)
+        return worth + self.bonus * clusters.bit_count(), sum(self.tree.costs[node] for node in nodes)
 
     def best_at(self, price: int, unit: int, inside: Leaves, outside: Leaves, effort: Effort) -> Leaves:
-        """Return the set with `inside`, without `outside`, of the highest unit * worth - price * weight."""
-        shape, count = self.shape, len(self.values)
-        prices = [price * cost << count for cost in shape.costs]
-        for rank, end in enumerate(shape.ends):
+        """Return the set with all of `inside` and none of `outside` that maximizes unit * worth - price * weight.
+
+        Raises ExhaustedError if `effort` runs out.
+        """
+        tree, count = self.tree, len(self.values)
+        prices = [price * cost << count for cost in tree.costs]
+        for rank, end in enumerate(tree.ends):
             prices[end] -= (unit * self.values[rank] << count) + (1 << (count - 1 - rank))
         for rank in inside:
             for node in self.paths[rank]:
                 prices[node] = 0
-        shut = {shape.ends[rank] for rank in outside}
-        forest = Forest(shape.parents, prices, shape.covers).only([i for i in range(len(prices)) if i not in shut])
+        closed = {tree.ends[rank] for rank in outside}
+        allowed = [node for node in range(len(prices)) if node not in closed]
+        forest = Forest(tree.parents, prices, tree.covers).restricted_to(allowed)
         found = -cheapest_or_highs(forest, unit * self.bonus << count, effort)
         return inside | {rank for rank in range(count) if found >> (count - 1 - rank) & 1}
 
     def filled(self, kept: Leaves, outside: Leaves, effort: Effort) -> Leaves:
-        """Return `kept` with what else fits, leaf by leaf, the most worth for its weight first.
+        """Return `kept` with more leaves added as long as one fits, each time the one with the most worth per weight.
 
-        Steps are taken from `effort`, but running out raises nothing.
+        Never adds a leaf of `outside`. Subtracts from `effort`, but raises nothing if it runs out.
         """
         full = set(kept)
         nodes = {node for rank in kept for node in self.paths[rank]}
-        left = self.room - sum(self.shape.costs[node] for node in nodes)
+        left = self.room - sum(self.tree.costs[node] for node in nodes)
         clusters = 0
         for rank in kept:
             clusters |= self.covered(rank)
@@ -170,7 +187,7 @@ class Knapsack:
                 for node in self.paths[rank]:
                     if node in nodes:
                         break
-                    weight += self.shape.costs[node]
+                    weight += self.tree.costs[node]
                 if weight <= left and worth * best[1] > best[0] * weight and rank not in full:
                     best = (worth, weight, rank)
             if best[2] < 0:

@@ -1,20 +1,21 @@
-"""The covering problem as a mixed-integer program for HiGHS: slower on small forests, steadier on large ones."""
+"""Solves the covering problem with HiGHS, a mixed-integer solver: slower on small forests, steadier on large ones."""
 
 from palmette.search.ets_solver.forest import Effort, Forest, scopes, split
 from palmette.search.ets_solver.reduce import reduce
 
 
 def cheapest(forest: Forest, bonus: int) -> int:
-    """Return what `covering.cheapest` does, as far as floats of 53 bits can tell sets apart; no limit, no effort."""
+    """Return the same as `covering.cheapest`, up to the precision of 64-bit floats; takes no limit and no effort."""
     rest, total = reduce(forest, bonus, Effort(1 << 60))
-    return total + sum(_solved(part, bonus) for part in split(rest))
+    return total + sum(_solve_part(part, bonus) for part in split(rest))
 
 
-def _solved(forest: Forest, bonus: int) -> int:
-    """Choose nodes `open`, and for each cluster a flow of at most 1 from its roots down to nodes that cover it.
+def _solve_part(forest: Forest, bonus: int) -> int:
+    """Return the least cost of one part. Variables: whether each node is open, and for each cluster a flow.
 
-    Flow needs open nodes, cluster by cluster. The published model asks only that some covering leaf is open, for
-    which half a node in two places is enough: its relaxation is several times farther from the optimum.
+    The flow of a cluster goes from the roots down to nodes that cover it, is at most 1 in all, and at each node at most
+    as much as the node is open. The published model only requires that some covering leaf is open, which its linear
+    relaxation satisfies with two half-open leaves: that relaxation is several times farther from the optimum.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
@@ -51,7 +52,7 @@ def _solved(forest: Forest, bonus: int) -> int:
         options={"mip_rel_gap": 0},
     )
     if found.x is None:
-        raise RuntimeError(f"HiGHS found no set: {found.message}")
+        raise RuntimeError(f"HiGHS found no solution: {found.message}")
     cost = covered = 0
     for node in range(count):
         if found.x[node] > 0.5:

@@ -1,13 +1,13 @@
-"""The set of leaves worth its cost, proven best: linear time without clusters, branch and bound with them.
+"""Selects the set of leaves worth most, proven optimal: linear time without clusters, branch and bound with them.
 
-A set is worth the values of its leaves, minus the cost of every node on their paths once, plus a bonus for every
-cluster that it holds a leaf of. The numbers given are taken as exact, and the arithmetic is exact: two sets tie only
-if they are worth precisely the same. Of two sets that tie the one is taken that holds the first leaf in which they
-differ, in the order of a walk through the tree that goes down before it goes on and takes older children first. So
-a leaf that changes nothing is kept, and of twins the older.
+The worth of a set is the sum of the values of its leaves, minus the costs of all nodes on their paths (each node once),
+plus a bonus for every cluster with a leaf in the set. All arithmetic is exact: two sets tie only if their worths are
+exactly equal. Ties are broken by leaf, in depth-first order with older children first: of two sets with equal worth,
+the one that holds the first leaf in which they differ wins. So a leaf that neither adds nor costs anything is kept, and
+of two equivalent leaves the older one.
 
-Past `STEPS` of effort HiGHS finds the optimum instead, to the accuracy of its own floats and with ties as it finds
-them; no tree of up to 256 leaves needed this at weights that were published.
+If the proof takes more than `STEPS` of effort, HiGHS computes the optimum instead, with the precision of its floats and
+its own choice among ties. No tree of up to 256 leaves needed this at the published weights.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,16 @@ from palmette.search.ets_solver.forest import Effort, ExhaustedError, Forest
 
 Number = int | float | Fraction
 
-STEPS = 1_000_000  # about a third of a second; at width 1,024 HiGHS takes 0.1 to 15
+STEPS = 1_000_000  # about a third of a second; at width 1,024 HiGHS takes 0.1 to 15 seconds
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The open leaves of one tree and what keeping them means.
+    """The leaves to choose from, with what keeping each is worth and costs.
 
-    `values` names the leaves. `parents` and `costs` hold every node on their paths, None above the root. `clusters`
-    may leave leaves out: those are in no cluster. All numbers are finite, `costs` and `bonus` are not negative.
+    `values` has one entry for each leaf. `parents` and `costs` have one entry for each node on the paths of the leaves;
+    the parent of the root is None. `clusters` maps a leaf to its cluster; leaves without an entry are in none. All
+    numbers are finite, `costs` and `bonus` are not negative.
     """
 
     parents: Mapping[int, int | None]
@@ -41,7 +42,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Selection:
-    """The leaves kept, oldest first, and what they are worth. No set is worth more than `worth + gap`."""
+    """The leaves to keep, in ascending order, and what they are worth. No set is worth more than `worth + gap`."""
 
     leaves: tuple[int, ...]
     worth: float
@@ -49,30 +50,36 @@ class Selection:
 
 
 def select(candidates: Candidates) -> Selection:
-    """Return the best set of at least one leaf. Raises ValueError for a tree or a number that cannot be."""
-    scale, (values, costs, extra) = whole(candidates.values, candidates.costs, {0: candidates.bonus})
-    shape = plant(candidates, costs)
+    """Return the best set with at least one leaf.
+
+    Raises ValueError if the nodes are not one tree with these leaves, a cost or the bonus is negative, or a number is
+    not finite.
+    """
+    scale, (values, costs, extra) = to_integers(candidates.values, candidates.costs, {0: candidates.bonus})
+    tree = compress(candidates, costs)
     if extra[0] < 0:
         raise ValueError("the bonus is negative")
-    # Below the whole units each leaf has a bit of its own, the first leaf the highest: the least cost then breaks
-    # ties as promised, and its low bits spell the set.
-    count = len(shape.order)
-    prices = [cost << count for cost in shape.costs]
+    # Shift all numbers left by one bit for each leaf and use these low bits as marks, the first leaf the highest:
+    # keeping a leaf lowers the cost by its mark. The least cost then breaks ties as described above, and its low bits
+    # are the set.
+    count = len(tree.order)
+    prices = [cost << count for cost in tree.costs]
     mark = 1 << count
-    for place, leaf in zip(shape.ends, shape.order, strict=True):
+    for place, leaf in zip(tree.ends, tree.order, strict=True):
         mark >>= 1
         prices[place] -= (values[leaf] << count) + mark
-    cost = least(Forest(shape.parents, prices, shape.covers), extra[0] << count, (1 << count) - 1)
+    cost = least_with_leaf(Forest(tree.parents, prices, tree.covers), extra[0] << count, (1 << count) - 1)
     kept = -cost % (1 << count)
-    leaves = tuple(sorted(leaf for bit, leaf in zip(f"{kept:0{count}b}", shape.order, strict=True) if bit == "1"))
-    return Selection(leaves, float(Fraction(((-cost - kept) >> count) - shape.trunk, scale)))
+    leaves = tuple(sorted(leaf for bit, leaf in zip(f"{kept:0{count}b}", tree.order, strict=True) if bit == "1"))
+    return Selection(leaves, float(Fraction(((-cost - kept) >> count) - tree.trunk, scale)))
 
 
-def least(forest: Forest, bonus: int, marks: int) -> int:
-    """Return the least cost of opening a part of `forest` that leaves a mark: a bit of `marks` in the cost.
+def least_with_leaf(forest: Forest, bonus: int, marks: int) -> int:
+    """Return the least cost of a set of open nodes with at least one leaf, which shows as a bit of `marks` in the cost.
 
-    Where opening nothing is best, every part that can be opened costs something; what two roots cost together is no
-    less than their sum, so the best part lies below one root alone. Nodes stand in the order of a walk.
+    Nodes are in depth-first order. If opening nothing is cheapest, every set of open nodes has a positive cost, and
+    sets below two roots cost together no less than the sum of both: the best set lies below one root alone. So each
+    root is opened by itself and the nodes below it are solved in the same way.
     """
     found: list[int] = []
     waiting = [(forest, 0)]
@@ -84,37 +91,39 @@ def least(forest: Forest, bonus: int, marks: int) -> int:
             continue
         tops = [i for i, parent in enumerate(part.parents) if parent < 0]
         for top, end in zip(tops, [*tops[1:], len(part.parents)], strict=True):
-            own = paid + part.prices[top] - bonus * part.covers[top].bit_count()
+            opened = paid + part.prices[top] - bonus * part.covers[top].bit_count()
             if end == top + 1:
-                found.append(own)
+                found.append(opened)
             else:
                 parents = [parent - top - 1 if parent > top else -1 for parent in part.parents[top + 1 : end]]
                 below = Forest(parents, part.prices[top + 1 : end], part.covers[top + 1 : end])
-                waiting.append((below, own))
+                waiting.append((below, opened))
     return min(found)
 
 
 def cheapest_or_highs(forest: Forest, bonus: int, effort: Effort) -> int:
-    """Return the least cost of opening any part of `forest`, by HiGHS where the proof takes more than `STEPS`.
+    """Return the least cost of any set of open nodes, by HiGHS if the proof takes more than `STEPS`.
 
-    Raises ExhaustedError where `effort` does not cover what this took; a call of HiGHS counts as `STEPS`.
+    What this took is subtracted from `effort`, with `STEPS` for a call of HiGHS. Raises ExhaustedError if that was more
+    than `effort` had left.
     """
-    own = Effort(STEPS)
+    proof = Effort(STEPS)
     try:
-        cost = cheapest(forest, bonus, 1, own)
+        cost = cheapest(forest, bonus, 1, proof)
     except ExhaustedError:
         cost = milp.cheapest(forest, bonus)
-        own.left -= STEPS
-    effort.spend(STEPS - own.left)
+        proof.left -= STEPS
+    effort.spend(STEPS - proof.left)
     return cost
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A tree whose nodes without a choice between children are joined to the node below.
+class CompressedTree:
+    """A tree in which every node with one child is merged with that child; the costs of merged nodes are added.
 
-    Nodes stand in the order of the walk, `parents[i] < i`, -1 for the trunk that all paths share. The leaves stand
-    in the same order: `order` names them, `ends` holds their places. Joined nodes cost what their parts cost.
+    The nodes that all paths share, the trunk, are left out: `trunk` is their cost. The other nodes are numbered in
+    depth-first order, so `parents[i] < i`, and -1 stands for the trunk. `order` holds the original ids of the leaves in
+    depth-first order, `ends` the number of each leaf.
     """
 
     parents: list[int]
@@ -125,8 +134,11 @@ class Shape:
     trunk: int
 
 
-def plant(candidates: Candidates, costs: Mapping[int, int]) -> Shape:
-    """Return the shape of the candidates' tree. Raises ValueError where it is none, or a cost is negative."""
+def compress(candidates: Candidates, costs: Mapping[int, int]) -> CompressedTree:
+    """Return the candidates' tree with these integer costs, compressed.
+
+    Raises ValueError if the nodes are not one tree whose leaves are the candidates, or if a cost is negative.
+    """
     children: dict[int | None, list[int]] = {}
     for node in sorted(candidates.parents):
         children.setdefault(candidates.parents[node], []).append(node)
@@ -140,7 +152,7 @@ def plant(candidates: Candidates, costs: Mapping[int, int]) -> Shape:
     while len(tops) == 1 and tops[0] in children:
         trunk += costs[tops[0]]
         tops = children[tops[0]]
-    shape = Shape([], [], [], [], [], trunk)
+    tree = CompressedTree([], [], [], [], [], trunk)
     walk = [(top, -1) for top in reversed(tops)]
     while walk:
         node, parent = walk.pop()
@@ -149,28 +161,31 @@ def plant(candidates: Candidates, costs: Mapping[int, int]) -> Shape:
             node = below[0]
             cost += costs[node]
         if (below is None) != (node in candidates.values):
-            raise ValueError(f"node {node} is {'a candidate, but has children' if below else 'no candidate'}")
-        place = len(shape.parents)
-        shape.parents.append(parent)
-        shape.costs.append(cost)
+            raise ValueError(f"node {node} is {'a candidate but has children' if below else 'no candidate'}")
+        place = len(tree.parents)
+        tree.parents.append(parent)
+        tree.costs.append(cost)
         if below:
-            shape.covers.append(0)
+            tree.covers.append(0)
             walk += [(child, place) for child in reversed(below)]
         else:
             label = candidates.clusters.get(node)
-            shape.covers.append(0 if label is None else marks[label])
-            shape.order.append(node)
-            shape.ends.append(place)
-    if len(shape.order) != len(candidates.values):
-        raise ValueError(f"{len(candidates.values)} candidates, but {len(shape.order)} leaves hang on the root")
-    return shape
+            tree.covers.append(0 if label is None else marks[label])
+            tree.order.append(node)
+            tree.ends.append(place)
+    if len(tree.order) != len(candidates.values):
+        raise ValueError(f"{len(candidates.values)} candidates, but {len(tree.order)} leaves below the root")
+    return tree
 
 
-def whole(*tables: Mapping[int, Number]) -> tuple[int, list[dict[int, int]]]:
-    """Return a scale and the tables times it, in whole numbers. Raises ValueError for a number that is not finite."""
+def to_integers(*tables: Mapping[int, Number]) -> tuple[int, list[dict[int, int]]]:
+    """Return a common denominator of all numbers, and the tables multiplied by it, as integers.
+
+    Raises ValueError for a number that is not finite.
+    """
     try:
         ratios = [{key: number.as_integer_ratio() for key, number in table.items()} for table in tables]
     except OverflowError as infinite:
         raise ValueError(str(infinite)) from None
-    scale = lcm(*{below for table in ratios for _, below in table.values()})
-    return scale, [{key: above * (scale // below) for key, (above, below) in table.items()} for table in ratios]
+    scale = lcm(*{bottom for table in ratios for _, bottom in table.values()})
+    return scale, [{key: top * (scale // bottom) for key, (top, bottom) in table.items()} for table in ratios]

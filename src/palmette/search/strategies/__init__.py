@@ -1,1 +1,1 @@
-"""Search strategies, one file each: a file here is a strategy under its own name."""
+"""The built-in search strategies: each file is one, named like the file."""

@@ -1,4 +1,4 @@
-"""Beam search: the best ceil(sqrt(width)) leaves share the width evenly."""
+"""Beam search: keeps the best ceil(sqrt(width)) leaves and shares the width evenly among them."""
 
 import math
 
@@ -6,10 +6,10 @@ from palmette.strategy import Children, Frontier, Strategy, spread
 
 
 class Beam(Strategy):
-    """The best ceil(sqrt(width)) leaves share the width evenly."""
+    """Keeps the best ceil(sqrt(width)) leaves and shares the width evenly among them."""
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Keep the best leaves of the whole frontier."""
+        """Give the best leaves of the whole frontier equal numbers of children and prune the others."""
         kept = [leaf for leaf, _ in frontier.ranked()[: math.isqrt(width - 1) + 1]]
         return spread(kept, width)
 

@@ -1,18 +1,18 @@
-"""Best-of-N: `width` solutions side by side that never meet after the prompt."""
+"""Best-of-N: samples `width` independent solutions from the prompt and prunes nothing."""
 
 from palmette.strategy import Children, Frontier, Strategy, Use
 
 
 class BestOfN(Strategy):
-    """`width` solutions side by side that never meet after the prompt."""
+    """Samples `width` independent solutions from the prompt and prunes nothing."""
 
     @property
     def uses(self) -> frozenset[Use]:
-        """Nothing: scores only weigh the votes at the end."""
+        """Nothing: if there are scores, they only weigh the votes at the end."""
         return frozenset()
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Give the prompt `width` children, every later leaf one."""
+        """Give the prompt `width` children and every later leaf one child."""
         if frontier.leaves == (0,):
             return {0: width}
         return dict.fromkeys(frontier.leaves[:width], 1)

@@ -1,7 +1,7 @@
-"""Diverse verifier tree search: beams that never leave the subtree they began in.
+"""Diverse verifier tree search (DVTS): independent subtrees, of which each keeps its own best leaf.
 
-As published by Hugging Face, with ceil(sqrt(width)) subtrees: the prompt's children are dealt to subtrees in order,
-and each subtree keeps its own best leaf.
+As published by Hugging Face, with ceil(sqrt(width)) subtrees. The children of the prompt are divided among the subtrees
+in the order in which they were added.
 """
 
 import math
@@ -10,10 +10,10 @@ from palmette.strategy import Children, Frontier, Strategy, spread
 
 
 class Dvts(Strategy):
-    """Beams that never leave the subtree they began in."""
+    """Divides the tree into ceil(sqrt(width)) independent subtrees, of which each keeps its own best leaf."""
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Keep the best leaf of each subtree and share the width evenly between them."""
+        """Keep the best leaf of each subtree and share the width evenly among those leaves."""
         if frontier.leaves == (0,):
             return {0: width}
         firsts = [node.id for node in frontier.tree.nodes if node.parent == 0]

@@ -1,10 +1,12 @@
-"""ETS: REBASE on those leaves that are worth the memory of their paths.
+"""ETS: prunes the leaves that are not worth the KV cache of their paths, then applies REBASE to the rest.
 
 As published (Hooper et al., 2025), except that
-- REBASE hands out exactly the width, here as in `rebase`; the published rounding gives one child more now and then;
-- the best set is proven in whole numbers, with ties to the older node, where the published code takes what CBC finds;
-- `tokens` weighs a node by its share of the KV tokens; the published code counts each node alike, which is `nodes`;
-- `within_room` takes a number of tokens instead of a weight, which is not in the paper.
+- the children always sum to the width, as in `rebase`; the published rounding sometimes gives one child too many;
+- the best set of leaves is proven in integer arithmetic, ties go to the older node; the published code takes what CBC
+  finds;
+- `kv_cost` can also be `tokens`, which charges a node for its KV tokens; the published code charges every node the
+  same, which is `nodes`;
+- with a KV budget, memory is a limit in tokens instead of a weight (`_within_room`), which is not in the paper.
 """
 
 import math
@@ -21,28 +23,31 @@ from palmette.strategy import Children, Frontier, Strategy, Use
 from palmette.tree import Tree
 
 MOST_STEPS = 0.9
-"""In a limited room a step is expected to be as long as this part of the tree's steps are at the most."""
+"""With a KV budget, the expected length of the next step is this quantile of the lengths of the tree's steps."""
 
 PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}
-"""The diversity weights that ETS publishes, by width."""
+"""The values of `lambda_diversity` that ETS publishes, by width."""
 
 CostModel = Literal["nodes", "tokens"]
 
 
 class EtsSettings(RebaseSettings):
-    """The weights of ETS. `lambda_diversity` null is what ETS publishes for the nearest width; 0 loads no embedder."""
+    """Settings of ETS, with the one of REBASE.
 
-    lambda_kv: float = Field(1.25, ge=0, le=1000, description="weight of memory; ETS publishes 1.0")
+    `lambda_diversity` None uses the value that ETS publishes for the nearest width. With 0 no embedder is loaded.
+    """
+
+    lambda_kv: float = Field(1.25, ge=0, le=1000, description="weight of the KV cost; ETS publishes 1.0")
     lambda_diversity: float | None = Field(
         None, ge=0, le=1000, description="weight of clusters covered; null: as published for the nearest width; 0: none"
     )
-    kv_cost: CostModel = Field("nodes", description="what a node costs: all alike, or by its tokens")
+    kv_cost: CostModel = Field("nodes", description="what a node costs: nodes, all the same; tokens, by its KV tokens")
 
 
 class Ets(Strategy):
-    """REBASE on those leaves that are worth the memory of their paths.
+    """Prunes the leaves that are not worth the KV cache of their paths, then applies REBASE to the rest.
 
-    Without a KV budget memory has a weight (`weighted`); with one it is a limit (`within_room`).
+    Without a KV budget memory is a cost with a weight (`_weighted`), with a KV budget it is a limit (`_within_room`).
     """
 
     Settings = EtsSettings
@@ -50,26 +55,26 @@ class Ets(Strategy):
 
     @property
     def uses(self) -> frozenset[Use]:
-        """Scores and the room; clusters where diversity has a weight."""
+        """Scores and the room; clusters too unless the weight of diversity is 0."""
         return frozenset({"scores", "room", "clusters"} if self.diversity > 0 else {"scores", "room"})
 
     @property
     def diversity(self) -> float:
-        """Return the weight of diversity: the one given, or the one published for the nearest width."""
+        """The weight of diversity: the setting, or the value published for the nearest width."""
         if self.settings.lambda_diversity is not None:
             return self.settings.lambda_diversity
         return PUBLISHED_DIVERSITY[min(PUBLISHED_DIVERSITY, key=lambda width: abs(math.log(self.width / width)))]
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Keep what is worth its memory, or what is worth most within the room; REBASE shares the width among it."""
+        """Select the leaves to keep, by weight or within the room, and share the width among them by REBASE."""
         if room is None:
             return self._weighted(frontier, width)
         return self._within_room(frontier, width, room)
 
     def _weighted(self, frontier: Frontier, width: int) -> Children:
-        """Return the children as published: memory costs `lambda_kv`, covered clusters earn the weight of diversity.
+        """Return the children as published, with `lambda_kv` and the weight of diversity.
 
-        With both weights 0 it equals REBASE.
+        With both weights 0 the result equals REBASE.
         """
         temperature = self.settings.rebase_temperature
         children = share(frontier.ranked(), width, temperature)
@@ -77,14 +82,17 @@ class Ets(Strategy):
         return share(_among(frontier, kept.leaves), width, temperature)
 
     def _within_room(self, frontier: Frontier, width: int, room: int) -> Children:
-        """Return the children of the most valuable set whose paths and next steps fit the room.
+        """Return the children of the most valuable set of leaves whose paths and next steps fit into `room` KV tokens.
 
-        A next step is expected to take what most steps of the tree took, the first ones `first_step_tokens`. Where the
-        room holds what REBASE would keep, this is REBASE. Where it does not, every kept leaf needs room for one step,
-        and as many children are granted as the room holds, at most the width. A cluster is worth a whole number of
-        children, the nearest to the weight of diversity and at least 1: whole worths are what makes the optimum quick
-        to prove (`knapsack`). Where not even one step as expected fits, the best leaf that leaves any room gets one
-        child.
+        1. If the children that REBASE would give fit, return those.
+        2. Else select the leaves with the most value such that their paths and one next step for each fit.
+        3. Share as many children among them by REBASE as fit, at most `width`. If not even one path with one step of
+           the expected length fits, the best leaf whose path leaves any room gets one child; without such a leaf the
+           result is empty, which ends the tree.
+
+        A next step is expected to have `expected_tokens`. The value of a leaf is its number of REBASE children.
+        Covering a cluster adds `lambda_diversity` x all children / number of clusters, rounded to an integer and at
+        least 1: integer values make the optimum quick to prove (`knapsack`).
         """
         tree, temperature = frontier.tree, self.settings.rebase_temperature
         step_tokens = expected_tokens(tree, self.first_step_tokens)
@@ -98,23 +106,27 @@ class Ets(Strategy):
         kept = affordable(frontier, children, self.diversity, step_tokens, room)
         if kept is None:
             return next(({leaf: 1} for leaf, _ in frontier.ranked() if tree.unique_tokens([leaf]) < room), {})
-        survivors = _among(frontier, kept.leaves)
-        # One child for each is what was paid for; REBASE gives some none, and their paths make room for more.
-        least, most = min(len(survivors), width), width
+        kept_leaves = _among(frontier, kept.leaves)
+        # Binary search for the number of children. One for each leaf fits; REBASE gives some leaves none, and the
+        # tokens of their paths are free for more.
+        least, most = min(len(kept_leaves), width), width
         while least < most:
             middle = (least + most + 1) // 2
-            if fits(share(survivors, middle, temperature)):
+            if fits(share(kept_leaves, middle, temperature)):
                 least = middle
             else:
                 most = middle - 1
-        return share(survivors, least, temperature)
+        return share(kept_leaves, least, temperature)
 
 
 plugin = Ets
 
 
 def expected_tokens(tree: Tree, first_tokens: int) -> int:
-    """Return how long a next step is expected to be; `first_tokens` where the tree has no step yet."""
+    """Return the expected length of the next step in tokens: nine of ten steps of the tree are no longer than this.
+
+    `first_tokens` if the tree has no step yet.
+    """
     lengths = sorted(len(node.tokens) for node in tree.nodes[1:])
     return max(1, lengths[math.ceil(MOST_STEPS * len(lengths)) - 1]) if lengths else first_tokens
 
@@ -122,15 +134,16 @@ def expected_tokens(tree: Tree, first_tokens: int) -> int:
 def worthwhile(
     frontier: Frontier, children: Children, lambda_kv: float, lambda_diversity: float, cost: CostModel
 ) -> Selection:
-    """Return the set of leaves that maximizes REBASE shares - lambda_kv x cost + lambda_diversity x clusters covered.
+    """Return the set of leaves that maximizes sum of shares - lambda_kv x cost + lambda_diversity x clusters covered.
 
-    A leaf's share is its part of `children`; cost is the part of all nodes or tokens on the candidates' paths, the
-    prompt among them; clusters count as the part of all clusters present.
+    All three terms are fractions of a total: a leaf's share is its part of all REBASE `children`; the cost is the part
+    of all nodes (or tokens) on the paths of the whole frontier, prompt included, that lies on the paths of the set;
+    clusters are the part of the frontier's clusters that have a leaf in the set.
     """
     parents = _parents(frontier.tree, frontier.leaves)
     sizes = {node: _tokens(frontier.tree, node) if cost == "tokens" else 1 for node in parents}
     clusters, diversity = _clusters(frontier, lambda_diversity)
-    # Weights as they are written, so that 1.4 is 7/5, and fractions throughout: sets tie when they tie on paper.
+    # Fractions of the weights as written (1.4 is 7/5) instead of floats: two sets tie exactly when they tie on paper.
     each = Fraction(str(lambda_kv)) / max(1, sum(sizes.values()))
     prices = {size: each * size for size in set(sizes.values())}
     total = sum(children.values())
@@ -149,9 +162,10 @@ def worthwhile(
 def affordable(
     frontier: Frontier, children: Children, lambda_diversity: float, step_tokens: int, room: int
 ) -> Selection | None:
-    """Return the set of leaves with the most REBASE children, clusters included, whose paths and one step each fit.
+    """Return the most valuable set of leaves whose paths fit into `room`, with one step of `step_tokens` for each leaf.
 
-    None where not even one path with its step does.
+    The value is the number of REBASE `children` plus a bonus for every cluster covered. None if not even one path with
+    one step fits.
     """
     tree = frontier.tree
     parents = _parents(tree, frontier.leaves)
@@ -164,7 +178,7 @@ def affordable(
 
 
 def _clusters(frontier: Frontier, lambda_diversity: float) -> tuple[dict[int, int], Fraction]:
-    """Return the leaves' labels and what covering one cluster earns; nothing where diversity has no say."""
+    """Return each leaf's cluster and the bonus for covering one; no clusters and 0 if diversity has no weight."""
     if not lambda_diversity or not frontier.clusters:
         return {}, Fraction(0)
     labels = {leaf: frontier.clusters[leaf] for leaf in frontier.leaves}
@@ -172,7 +186,7 @@ def _clusters(frontier: Frontier, lambda_diversity: float) -> tuple[dict[int, in
 
 
 def _parents(tree: Tree, leaves: Iterable[int]) -> dict[int, int | None]:
-    """Return the parent of every node on the leaves' paths."""
+    """Return the parent of every node on the leaves' paths, None for the prompt."""
     parents: dict[int, int | None] = {}
     for leaf in leaves:
         node: int | None = leaf
@@ -187,6 +201,6 @@ def _tokens(tree: Tree, node: int) -> int:
 
 
 def _among(frontier: Frontier, kept: Iterable[int]) -> list[tuple[int, float]]:
-    """Return the ranking of the kept leaves alone."""
-    stay = set(kept)
-    return [pair for pair in frontier.ranked() if pair[0] in stay]
+    """Return the kept leaves with their scores, best first."""
+    chosen = set(kept)
+    return [pair for pair in frontier.ranked() if pair[0] in chosen]

@@ -1,6 +1,7 @@
-"""REBASE: the width shared in proportion to the softmax of the scores.
+"""REBASE: gives each leaf children in proportion to the softmax of the scores.
 
-As published, except that the last leaf takes what is left: the published rounding can hand out width + 1.
+As published (Wu et al., 2024), except that the children always sum to the width: the published rounding can give out
+width + 1.
 """
 
 import math
@@ -11,30 +12,31 @@ from palmette.strategy import Children, Frontier, Strategy, StrategySettings
 
 
 class RebaseSettings(StrategySettings):
-    """REBASE's one setting."""
+    """Settings of REBASE."""
 
     rebase_temperature: float = Field(0.2, ge=0.001, le=1000, description="softmax temperature of REBASE")
 
 
 class Rebase(Strategy):
-    """The width shared in proportion to the softmax of the scores."""
+    """Gives each leaf children in proportion to the softmax of the scores."""
 
     Settings = RebaseSettings
     settings: RebaseSettings
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Share the width by rank and score; see `share`."""
+        """Share the width by `share`."""
         return share(frontier.ranked(), width, self.settings.rebase_temperature)
 
 
 def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Children:
-    """Go through the leaves best first: each takes the ceiling of its share of the width that is left.
+    """Return the children of each leaf; they sum to `width`. `ranked` holds leaves with scores, best first.
 
-    A leaf's share is its softmax weight over the weights from it onward. The children sum to `width`.
+    Goes through the leaves from best to worst. Each gets ceil(children left x its softmax weight / sum of the weights
+    of itself and all leaves after it).
     """
     top = ranked[0][1]
     weights = [math.exp((score - top) / temperature) for _, score in ranked]
-    # Sums from the back: subtracting weights one by one from their total leaves rounding noise instead of zero.
+    # Sum from the back: subtracting weights one by one from their total would leave rounding errors instead of zero.
     onward = list(weights)
     for place in range(len(weights) - 2, -1, -1):
         onward[place] += onward[place + 1]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks.task import Format, Message, Question, Task, read_format
 
 LONGEST_QUESTION = 1_000_000

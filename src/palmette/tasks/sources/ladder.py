@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks import ladder
 from palmette.tasks.task import Format, Question, Task, read_format
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from palmette.config import TaskSettings
 from palmette.errors import BackendError, ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks.rg_process import fixed_hashes
 from palmette.tasks.task import Format, Question, Task, read_format
 from palmette.units import nearest
