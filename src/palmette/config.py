@@ -104,9 +104,9 @@ def recorded_config(values: Mapping[str, Any], origin: str, *, imports: bool = T
 def _named_parts(config: Config) -> Config:
     """Return the config with `auto` decided and parts that are named in the place of a model where they belong."""
     policy, reward = config.policy, config.reward
-    if registry.is_reference(policy.model):
+    if registry.is_own("backend", policy.model):
         policy = policy.model_copy(update={"backend": policy.model})
-    if reward.model is not None and registry.is_reference(reward.model):
+    if reward.model is not None and registry.is_own("scorer", reward.model):
         reward = reward.model_copy(update={"score": reward.model, "model": None})
     model, score = reward.model, reward.score
     if model == "auto":
