@@ -105,9 +105,9 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 
 @pytest.mark.usefixtures("environment")
 def test_the_notebook_runs_and_shows_what_it_was_committed_with(tmp_path: Path) -> None:
-    committed = nbformat.read(EXAMPLES / "search.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    committed = nbformat.read(EXAMPLES / "search.ipynb", as_version=4)
     assert (EXAMPLES / "search.ipynb").stat().st_size < 50_000
-    fresh = nbformat.from_dict(committed)  # type: ignore[no-untyped-call]
+    fresh = nbformat.from_dict(committed)
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs = []
