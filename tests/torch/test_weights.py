@@ -263,7 +263,7 @@ def test_weights_that_do_not_fit_change_nothing(grown: Grown, tmp_path: Path) ->
     fitting = {name: torch.randn_like(tensor) for name, tensor in model.state_dict().items()}
     name = "model.layers.0.mlp.up_proj.weight"
     wrong: list[tuple[dict[str, torch.Tensor], str]] = [
-        ({**fitting, "odd": torch.zeros(1)}, "no place for odd"),
+        ({**fitting, "odd": torch.zeros(1)}, "the model has no weight odd"),
         ({key: fitting[key] for key in fitting if key != name}, f"{name} is missing"),
         ({**fitting, name: torch.zeros(64, 31)}, rf"{name} is \[64, 31\], in the model \[64, 32\]"),
         ({**fitting, name: torch.zeros(64, 32, dtype=torch.int8)}, f"{name} does not hold floating-point"),

@@ -1,9 +1,6 @@
-"""Parts by name: what is built in, what packages declare, what a reference stands for."""
+"""Parts by name: built in, given as objects, installed by a package, or written as package.module:name."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,92 +8,123 @@ import pytest
 from palmette import registry
 from palmette.config import load_config
 from palmette.errors import ConfigError
-from palmette.report.memory_plan import plan_config
+from palmette.search.strategies.rebase import Rebase
+from palmette.settings import TaskSettings
+from palmette.strategy import Children, Frontier
+from palmette.tasks.load import load_task
+from palmette.tree import Tree
 
-Install = Callable[..., Path]
+SOURCE = """
+from palmette import Question
+
+def widest(frontier, width, room):
+    "All of the width to the oldest leaf."
+    return {frontier.leaves[0]: width}
+
+def questions():
+    return [Question(f"q{number}", ({"role": "user", "content": str(number)},), str(number)) for number in range(9)]
+
+five = 5
+
+class Outer:
+    inner = widest
+"""
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Returns who lays a package out as pip does: a module, and what it declares as entry points."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
-
-    def laid_out(module: str, source: str, **declared: str) -> Path:
-        (site / f"{module}.py").write_text(source, encoding="utf-8")
-        about = site / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
-        groups = "".join(f"[palmette.{group}]\n{line}\n" for group, line in declared.items())
-        (about / "entry_points.txt").write_text(groups, encoding="utf-8")
-        return site
-
-    return laid_out
-
-
-def test_a_name_is_ones_own_where_a_package_declares_it_or_it_is_a_reference(install: Install) -> None:
-    install("orchard", "def mine(step): return 1.0\n", scorers="pear = orchard:mine\nhead = orchard:mine")
-    assert registry.is_own("scorer", "pear")
-    assert registry.is_own("scorer", "anything.at:all")
-    assert not registry.is_own("backend", "pear")
-    assert not registry.is_own("scorer", "head")  # Built in: nobody takes its place.
-    assert not registry.is_own("scorer", "seedling-ripe")
-    assert registry.find("scorer", "pear")(step="") == 1.0
-
-
-def test_a_package_that_is_installed_later_is_found(install: Install) -> None:
-    install("first_tree", "part = None\n", embedders="first = first_tree:part")
-    assert [listing.name for listing in registry.listings("embedder")] == ["first"]
-    site = install("second_tree", "part = None\n", embedders="second = second_tree:part")
-    os.utime(site, ns=(0, site.stat().st_mtime_ns + 1))  # Two changes within one tick of the clock look like one.
-    assert [(found.name, found.source) for found in registry.listings("embedder")] == [
-        ("first", "first_tree"),
-        ("second", "second_tree"),
-    ]
-
-
-def test_a_backend_and_a_scorer_are_named_where_a_model_is(install: Install) -> None:
-    install("orchard2", "class Pear: ...\n", scorers="pear = orchard2:Pear", backends="plum = orchard2:Pear")
-    config = load_config(None, {"policy.model": "plum", "reward.model": "pear"})
-    assert (config.policy.backend, config.reward.model, config.reward.score) == ("plum", None, "pear")
-    assert config.has_scores()
-
-
-@pytest.mark.parametrize("kind", ["task", "judge", "scorer", "backend"])
-def test_built_in_parts_are_described_without_being_imported(kind: str) -> None:
-    for name in registry.built_ins(kind):
-        assert registry.first_line(kind, name).endswith(".")
-    code = "import sys; from palmette import registry; registry.first_line('backend', 'local'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "torch" not in loaded and "palmette.backends.local" not in loaded
-
-
-def test_a_plan_says_which_parts_it_does_not_count() -> None:
-    own = {"search.strategy": "ets", "reward.model": "some.where:scorer", "embedder.model": "some.where:embedder"}
-    plan = plan_config(load_config(None, {**own, "memory.devices": "cpu:8GiB", "search.width": 4}))
-    assert plan.plan.remarks[-2:] == (
-        "the scorer some.where:scorer is your own code: what it holds is not counted",
-        "the embedder some.where:embedder is your own code: what it holds is not counted",
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a package with two entry points, as pip would; return its module's name."""
+    module = f"brought_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(SOURCE)
+    info = tmp_path / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[palmette.strategies]\nwidest = {module}:widest\nlost = {module}_gone:x\n"
+        f"[palmette.tasks]\ncounting = {module}:questions\n"
     )
-    assert "no-embedder" not in {rule.id for rule in plan.plan.rules}
-    holders = {line.holder for device in plan.devices for phase in device.phases for line in phase.lines}
-    assert "policy weights" in holders and not [name for name in holders if name.startswith(("reward", "embedder"))]
-    assert repr(plan).startswith("MemoryPlan(fits=True, peaks: cpu ")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return module
 
 
-def test_a_plan_of_a_backend_of_ones_own_asks_for_the_model_it_runs() -> None:
-    with pytest.raises(ConfigError, match="policy.model some.where:Backend is a backend of your own"):
-        plan_config(load_config(None, {"policy.model": "some.where:Backend"}))
+def test_a_file_of_a_room_is_a_part_under_its_own_name() -> None:
+    assert registry.built_ins("strategy") == ["beam", "best_of_n", "dvts", "ets", "rebase"]
+    assert registry.built_ins("task") == ["jsonl", "ladder", "rg"]
+    assert registry.built_ins("judge") == ["gym", "math"]
+    assert registry.built_ins("scorer") == ["head", "likelihood"]
+    assert registry.built_ins("backend") == ["local"]
+    assert registry.find("strategy", "rebase") is Rebase
 
 
-def test_listing_shows_what_packages_say_as_it_is(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    from palmette.commands.plugins import plugins
+def test_a_name_that_is_none_is_told_with_the_nearest_or_with_all() -> None:
+    with pytest.raises(ConfigError, match="no strategy is named 'rebsae'. Did you mean 'rebase'?"):
+        registry.find("strategy", "rebsae")
+    with pytest.raises(ConfigError, match="There are beam, best_of_n, dvts, ets, rebase. One of your own"):
+        registry.find("strategy", "zzzz")
+    assert registry.knows("judge", "math")
+    assert not registry.knows("judge", "maths")
 
-    source = 'def odd(texts):\n    """Squares [/brackets] and all."""\n'
-    install("orchard3", source, embedders="odd = orchard3:odd", judges="gone = orchard3:gone")
-    plugins("embedder")
-    assert "Squares [/brackets] and all." in capsys.readouterr().out
-    plugins("judge")  # What cannot be imported is told, and the rest is listed.
-    told = " ".join(capsys.readouterr().out.split())
-    assert "gone" in told and "cannot be imported" in told and "math-verify" in told
+
+def test_an_object_is_found_again_under_a_name_of_its_own() -> None:
+    def allocate(frontier: Frontier, width: int, room: int | None) -> Children:
+        return {}
+
+    def other(frontier: Frontier, width: int, room: int | None) -> Children:
+        return {}
+
+    other.__qualname__ = allocate.__qualname__
+    first, second = registry.add("strategy", allocate), registry.add("strategy", other)
+    assert registry.is_reference(first)
+    assert registry.is_reference(second)
+    assert first != second
+    assert registry.add("strategy", allocate) == first
+    assert registry.find("strategy", first) is allocate
+    assert registry.find("strategy", second) is other
+
+
+def test_parts_of_an_installed_package_are_listed_without_being_imported_and_used_by_name(package: str) -> None:
+    listed = {listing.name: listing.source for listing in registry.listings("strategy")}
+    assert (listed["widest"], listed["rebase"]) == (package, "palmette")
+    assert package not in sys.modules
+    strategy = load_config(None, {"search.strategy": "widest", "reward.model": None}).search.build_strategy()
+    assert strategy.allocate(Frontier(Tree((1,)), (0,), (1.0,)), 7, None) == {0: 7}
+    task = load_task(TaskSettings(name="counting", questions=3, skip=2))
+    assert [question.id for question in task.questions] == ["q2", "q3", "q4"]
+    with pytest.raises(ConfigError, match=r"strategy lost cannot be imported: ModuleNotFoundError"):
+        registry.find("strategy", "lost")
+
+
+def test_a_reference_reaches_into_a_module_and_is_told_where_it_ends(package: str) -> None:
+    assert registry.find("strategy", f"{package}:Outer.inner").__name__ == "widest"
+    with pytest.raises(ConfigError, match=rf"{package} has no 'widst'. Did you mean 'widest'?"):
+        registry.find("strategy", f"{package}:widst")
+    with pytest.raises(ConfigError, match="gives a int, not a Task or Questions"):
+        load_task(TaskSettings(name=f"{package}:five"))
+
+
+def test_a_module_beside_the_run_does_not_take_the_place_of_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "math.py").write_text("raise RuntimeError('shadowed')\n")
+    (tmp_path / "yaml.py").write_text("raise RuntimeError('shadowed')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert registry.find("scorer", "yaml:safe_load").__module__ == "yaml"
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_a_part_is_called_with_the_arguments_that_it_names() -> None:
+    class Built:
+        def __init__(self, settings: int) -> None:
+            self.settings = settings
+
+    def made(settings: int, extra: int) -> tuple[int, int]:
+        return settings, extra
+
+    def scored(step: str) -> float:
+        return 1.0
+
+    assert registry.build(Built, settings=3, extra=4).settings == 3
+    assert registry.build(made, settings=3, extra=4) == (3, 4)
+    assert registry.build(scored, settings=3) is scored  # a plain function is a part, not one that builds one
+    assert registry.call_by_name(lambda **given: given, a=1, b=2) == {"a": 1, "b": 2}

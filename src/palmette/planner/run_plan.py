@@ -122,7 +122,7 @@ def refuse_what_cannot_fit(config: Config) -> None:
         job = _job_of_search(config)
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
-        return  # Loading the model will fail with a better message.
+        return  # It may still run: not every shape is known. If it cannot, loading it says why.
     if not plan.fits:
         raise BudgetError(refusal(job, devices, plan))
 
