@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from palmette import Searcher, Task, load_task
-from palmette.events import Session, read_events
+from palmette.event_log import read_events
+from palmette.events import Session
 from palmette.search.summary import Summary, summarize
 from palmette.units import format_bytes
 

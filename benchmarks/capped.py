@@ -15,9 +15,11 @@ import palmette.backends.local
 import palmette.score.scorers.likelihood
 import palmette.zoo.load  # noqa: F401 - imported before the forks, once for all searches
 from palmette import Searcher
-from palmette.config import Config, check_config, load_config
-from palmette.events import Event, OomRetry, QuestionFinished, Session, WaveDone, read_events
+from palmette.config import check_config, load_config
+from palmette.event_log import read_events
+from palmette.events import Event, OomRetry, QuestionFinished, Session, WaveDone
 from palmette.memory.host import mapped_bytes
+from palmette.settings import Config
 from palmette.tasks.load import load_task
 from palmette.units import format_bytes
 

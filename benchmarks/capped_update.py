@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from palmette.events import EventLog, OomRetry, read_events
+from palmette.event_log import EventLog, read_events
+from palmette.events import OomRetry
 from palmette.memory.guard import guard_with_meter
 from palmette.memory.host import mapped_bytes
 from palmette.memory.meter import Meter

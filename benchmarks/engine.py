@@ -22,8 +22,9 @@ from benchmarks.sides import EngineSide, GenerateSide, VllmSide
 from palmette.backends.backend import Backend
 from palmette.backends.chat import render
 from palmette.backends.local import LocalBackend
-from palmette.config import Config, load_config
+from palmette.config import load_config
 from palmette.engine.cuts import Sampling
+from palmette.settings import Config
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 from palmette.zoo.resolve import resolve

@@ -17,8 +17,8 @@ from statistics import median, quantiles
 from playwright.sync_api import Page
 
 from palmette.backends.backend import Backend, Expansion, Step
-from palmette.config import Config
-from palmette.events import Event, EventLog, RunStarted, Session, WaveDone
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.score.judges.math import MathJudge
@@ -28,6 +28,7 @@ from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
 from palmette.search.result import finished_event, judge_tree
 from palmette.search.strategies.rebase import Rebase
+from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from palmette import Searcher
 from palmette.backends.backend import Backend, Expansion, Message, Step
 from palmette.backends.local import LocalBackend
-from palmette.config import Config
 from palmette.run.parts import Parts, load_embedder, load_scorer
+from palmette.settings import Config
 from palmette.tasks.load import load_task
 
 

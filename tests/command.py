@@ -118,7 +118,8 @@ def _run(
 
 
 def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
-    from palmette.events import Event, EventLog, QuestionFinished
+    from palmette.event_log import EventLog
+    from palmette.events import Event, QuestionFinished
 
     write = EventLog.write
 

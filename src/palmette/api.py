@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, overload
 
 from palmette import registry
-from palmette.config import Config, check_config, load_config
-from palmette.events import EventLog
+from palmette.config import check_config, load_config
+from palmette.event_log import EventLog
 from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
@@ -17,7 +17,8 @@ from palmette.run.search import Listener, Progress, make_meter, search_into, sea
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
-from palmette.tasks.ask import One, as_task
+from palmette.settings import Config
+from palmette.tasks.ask import QuestionLike, as_task
 from palmette.tasks.load import load_task as load_task_of
 from palmette.tasks.task import Task
 from palmette.units import parse_bytes
@@ -102,17 +103,21 @@ class Searcher:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # A list of messages is one question, any other list is many.
-        self, questions: One, *, out: str | Path | None = None, progress: Listener | None = None
+        self, questions: QuestionLike, *, out: str | Path | None = None, progress: Listener | None = None
     ) -> SearchResult: ...
 
     @overload
     def search(
-        self, questions: Task | Sequence[One], *, out: str | Path | None = None, progress: Listener | None = None
+        self,
+        questions: Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
     ) -> list[SearchResult]: ...
 
     def search(
         self,
-        questions: One | Task | Sequence[One],
+        questions: QuestionLike | Task | Sequence[QuestionLike],
         *,
         out: str | Path | None = None,
         progress: Listener | None = None,
@@ -128,7 +133,11 @@ class Searcher:
         return results[0] if is_one else results
 
     def stream(
-        self, questions: One | Task | Sequence[One], *, out: str | Path | None = None, progress: Listener | None = None
+        self,
+        questions: QuestionLike | Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
     ) -> Iterator[SearchResult]:
         """Search as `search` does, but give each result as soon as it is ready."""
         task, _ = as_task(questions, _format_of(self.config), self.config.task)

@@ -1,38 +1,17 @@
-"""What a run is told: pydantic models, YAML, dotted overrides, every check in one pass."""
+"""From a file and overrides to a checked config: every fault is found in one pass and told in one line each."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.strategy import Strategy, make_strategy, settings_of
-from palmette.units import nearest, one_line, parse_bytes
-
-Device = str
-Aggregate = Literal["last", "min", "mean", "prod"]
-Vote = Literal["best", "majority", "weighted"]
-Dtype = Literal["float32", "bfloat16", "float16"]
-Quantize = Literal["none", "bfloat16", "int8"]
-_DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
-PARTNERS = {"seedling": "seedling-ripe"}
-READ_BY_LIKELIHOOD = ("seedling-ripe",)
-"""Models of the zoo that score by what they expect."""
-
+from palmette.settings import READ_BY_LIKELIHOOD, Config, reads_model, split_search
+from palmette.strategy import settings_of
+from palmette.units import nearest, one_line
+from palmette.yaml_file import read_yaml
 
 RENAMED = {
     ("search", "fold"): "aggregate",
@@ -42,224 +21,6 @@ RENAMED = {
     ("train", "logits"): None,
 }
 """Keys of earlier versions, with what they are called now; None where they are gone."""
-
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear maps of a layer that LoRA may be put on."""
-
-_LARGEST_SEED = 2**63 - 1
-_LARGEST_COUNT = 10**7
-
-
-def _greedy_or_warm(temperature: float) -> float:
-    if 0 < temperature < 0.01:
-        raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
-    return temperature
-
-
-def _with_line_breaks(text: str) -> str:
-    return text.replace("\\n", "\n").replace("\\t", "\t")  # A shell hands on the two characters.
-
-
-def _targets(text: str) -> str:
-    wrong = [name for name in text.split(",") if name not in LORA_TARGETS]
-    if text != "all" and wrong:
-        raise ValueError(f"name 'all' or some of {','.join(LORA_TARGETS)}, with commas between")
-    return text
-
-
-def _amount_of_memory(text: Any) -> str | int:
-    if not isinstance(text, str | int) or isinstance(text, bool):
-        raise ValueError("write an amount of memory like '2GiB', or a whole number of bytes")
-    try:
-        if parse_bytes(text) > 0:
-            return text
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-    raise ValueError("a budget of no bytes holds nothing")
-
-
-def _devices_with_units(devices: Any) -> Any:
-    if isinstance(devices, int | float) and not isinstance(devices, bool):
-        raise ValueError(f"{devices} of what? Write '{devices}GiB' or 'cpu:{devices}GiB' if GiB are meant")
-    return devices
-
-
-Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
-"""An amount of memory, or null."""
-
-
-class _Settings(BaseModel):
-    """A table of settings: unknown keys, numbers as texts, NaN and infinity are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class PolicySettings(_Settings):
-    """The model that proposes steps. Sampling defaults are the ones ETS and REBASE publish: temperature 1, no cut."""
-
-    model: str = Field("seedling", min_length=1)
-    backend: str = Field("local", min_length=1)
-    adapter: str | None = Field(None, min_length=1)
-    dtype: Dtype = "float32"
-    quantize: Quantize = "none"
-    device: Device = Field("auto", pattern=_DEVICE)
-    temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
-    min_p: float = Field(0.0, ge=0, le=1)
-    batch_rows: int = Field(512, ge=1, le=65_536)
-
-
-class RewardSettings(_Settings):
-    """The model that scores steps; null for none, `auto` for the one trained for the policy.
-
-    `score` tells how: by a scalar head, by how much a causal language model expects the step, or by another scorer.
-    """
-
-    model: str | None = Field("auto", min_length=1)
-    score: str = Field("auto", min_length=1)
-    adapter: str | None = Field(None, min_length=1)
-    dtype: Dtype = "float32"
-    quantize: Quantize = "none"
-    device: Device = Field("auto", pattern=_DEVICE)
-    batch_rows: int = Field(512, ge=1, le=65_536)
-    kv_budget: Budget = None
-
-
-class TaskSettings(_Settings):
-    """Where questions come from; null formats mean the task's own."""
-
-    name: str = Field("ladder", min_length=1)
-    questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
-    skip: int = Field(0, ge=0, le=_LARGEST_COUNT)
-    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
-    grade: int = Field(3, ge=1, le=9)
-    split: Literal["train", "test"] = "test"
-    system: str | None = None
-    prompt: str | None = Field(None, min_length=1)
-    step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
-    stop: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
-    judge: str = Field("auto", min_length=1)
-    verify_seconds: float = Field(5.0, gt=0, le=3600)
-
-
-def _split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what belongs to the strategy and what belongs to every search, of a table `search`."""
-    shared = [key for key in SearchSettings.model_fields if key != "options" and key in values]
-    return {str(key): values[key] for key in values if key not in shared}, {key: values[key] for key in shared}
-
-
-class SearchSettings(_Settings):
-    """How the tree grows. Limits are those of the ETS release: 25 steps, 256 tokens a step, 1024 in all.
-
-    `options` holds the strategy's own settings, which it declares; in a file they stand beside the others.
-    """
-
-    strategy: str = Field("best_of_n", min_length=1)
-    width: int = Field(16, ge=1, le=65_536)
-    depth: int = Field(25, ge=1, le=_LARGEST_COUNT)
-    step_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
-    total_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
-    aggregate: Aggregate = "prod"
-    vote: Vote = "weighted"
-    kv_budget: Budget = None
-    first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
-    questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_options(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        own, shared = _split_search(values)
-        return {**shared, "options": own}
-
-    @model_serializer(mode="wrap")
-    def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = write(self)
-        options = values.pop("options")
-        return {**values, **options}
-
-    @property
-    def first_tokens(self) -> int:
-        """How long a first step is expected to be, within the limits of a step."""
-        return min(self.first_step_tokens, self.step_tokens, self.total_tokens)
-
-    def build_strategy(self) -> Strategy:
-        """Return the strategy with its settings filled in; raise ConfigError for a name that stands for none."""
-        part = registry.find("strategy", self.strategy)
-        declared = settings_of(part)
-        own = {key: value for key, value in self.options.items() if key in declared.model_fields}
-        try:
-            return make_strategy(
-                part, declared.model_validate(own), width=self.width, first_step_tokens=self.first_tokens
-            )
-        except TypeError as error:
-            raise ConfigError(f"search.strategy {self.strategy}: {error}") from error
-
-
-class EmbedderSettings(_Settings):
-    """The SentenceTransformer that tells which steps say the same; loaded only where a strategy uses clusters.
-
-    Device `auto` is the reward model's.
-    """
-
-    model: str = Field("minilm", min_length=1)
-    device: Device = Field("auto", pattern=_DEVICE)
-    batch_rows: int = Field(128, ge=1, le=65_536)
-    cut: float = Field(0.05, ge=0, le=2)
-
-
-class MemorySettings(_Settings):
-    """What there is, what the planner counts with, how memory is watched. `devices` null means the ones detected."""
-
-    devices: Annotated[str | None, BeforeValidator(_devices_with_units)] = Field(None, min_length=1)
-    inference_share: float = Field(0.95, gt=0, le=1)
-    training_share: float = Field(0.90, gt=0, le=1)
-    prompt_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
-    kv_holds: Literal["path", "width"] = "path"
-    any_embed_device: bool = False
-    guard: bool = True
-    reclaim_least: Annotated[Any, AfterValidator(_amount_of_memory)] = "1GiB"
-    sample_seconds: float = Field(0.1, ge=0.001, le=3600)
-
-
-class TrainSettings(_Settings):
-    """What an update holds; as yet only planned, not run."""
-
-    method: Literal["full", "lora"] = "full"
-    lora_rank: int = Field(16, ge=1, le=65_536)
-    lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
-    optimizer_dtype: Dtype = "float32"
-    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
-    group_size: int = Field(8, ge=1, le=65_536)
-    response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
-    micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
-    gradient_checkpointing: bool = True
-    reference: Literal["none", "host"] = "none"
-
-
-class Config(_Settings):
-    """Everything a run is told. `out` null means a new folder below `runs`."""
-
-    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
-    out: str | None = Field(None, min_length=1)
-    policy: PolicySettings = PolicySettings()
-    reward: RewardSettings = RewardSettings()
-    task: TaskSettings = TaskSettings()
-    embedder: EmbedderSettings = EmbedderSettings()
-    search: SearchSettings = SearchSettings()
-    memory: MemorySettings = MemorySettings()
-    train: TrainSettings = TrainSettings()
-
-    def has_scores(self) -> bool:
-        """Tell whether steps are scored: by a reward model, or by a scorer of the user's own."""
-        return self.partner() is not None or not _reads_model(self.reward.score)
-
-    def partner(self) -> str | None:
-        """Return the reward model: the one named, or for `auto` the one that was trained for the policy, if any."""
-        return PARTNERS.get(self.policy.model) if self.reward.model == "auto" else self.reward.model
 
 
 def known_keys() -> list[str]:
@@ -310,7 +71,7 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
     search = values.get("search")
     told = dict(search) if isinstance(search, Mapping) else {}
     strategy = told.get("strategy", "best_of_n")
-    options, _ = _split_search(told)
+    options, _ = split_search(told)
     if isinstance(strategy, str) and strategy and (imports or strategy in registry.built_ins("strategy")):
         try:
             options, wrong = _checked_options(strategy, options)
@@ -340,21 +101,16 @@ def recorded_config(values: Mapping[str, Any], origin: str, *, imports: bool = T
     return check_config(tables, {}, origin, imports=imports)
 
 
-def _reads_model(score: str) -> bool:
-    """Tell whether a way to score reads the reward model; any other name stands for a scorer of its own."""
-    return score == "auto" or score in registry.built_ins("scorer")
-
-
 def _named_parts(config: Config) -> Config:
     """Return the config with `auto` decided and parts that are named in the place of a model where they belong."""
     policy, reward = config.policy, config.reward
-    if registry.is_reference(policy.model):
+    if registry.is_own("backend", policy.model):
         policy = policy.model_copy(update={"backend": policy.model})
-    if reward.model is not None and registry.is_reference(reward.model):
+    if reward.model is not None and registry.is_own("scorer", reward.model):
         reward = reward.model_copy(update={"score": reward.model, "model": None})
     model, score = reward.model, reward.score
     if model == "auto":
-        model = config.partner() if _reads_model(score) else None
+        model = config.partner() if reads_model(score) else None
     if score == "auto":
         score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
     reward = reward.model_copy(update={"model": model, "score": score})
@@ -401,61 +157,6 @@ def _check_uses(config: Config, origin: str) -> None:
             f"{origin}: search.kv_budget is not kept by strategy {search.strategy!r}: "
             f"set search.strategy to 'ets', or leave search.kv_budget out"
         )
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Split `search.width=64` into its key and its value, read as YAML reads a scalar."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set search.width=64")
-    try:
-        parsed = _parse_yaml(value)
-        # No key takes a table: {question} is meant as text.
-        return key.strip(), value if isinstance(parsed, dict | list) else parsed
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
-        raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it: 1e-3 is a number, and a key given twice is a mistake."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a table; raise on a key that stands twice."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1 and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the table that a YAML file holds; raise ConfigError where it holds none."""
-    try:
-        values = _parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the config: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a text file in UTF-8") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not valid YAML: nested too deep") from None
-    except (yaml.YAMLError, ValueError, AttributeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: not valid YAML{place}: {getattr(error, 'problem', None) or error}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a config is a table of keys, this file holds a {type(values).__name__}")
-    return values
 
 
 def _insert(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import palmette
-from palmette.events import QuestionFinished, QuestionStarted, read_events
+from palmette.event_log import read_events
+from palmette.events import QuestionFinished, QuestionStarted
 from palmette.run.search import Progress
 from palmette.search.replay import replay
 

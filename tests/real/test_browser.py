@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from palmette.config import Config
-from palmette.events import (
-    Chosen,
-    EventLog,
-    NodeRecord,
-    QuestionFinished,
-    QuestionStarted,
-    RunStarted,
-    Session,
-    WaveDone,
-)
+from palmette.event_log import EventLog
+from palmette.events import Chosen, NodeRecord, QuestionFinished, QuestionStarted, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
+from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 

@@ -12,7 +12,8 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palmette.events import Event, MemoryTimeline, OomRetry, QuestionFinished, QuestionStarted, WaveDone, read_events
+from palmette.event_log import read_events
+from palmette.events import Event, MemoryTimeline, OomRetry, QuestionFinished, QuestionStarted, WaveDone
 
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"

@@ -13,7 +13,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palmette.events import MemoryTimeline, OomRetry, read_events
+from palmette.event_log import read_events
+from palmette.events import MemoryTimeline, OomRetry
 
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from palmette.events import Session, WaveDone, read_events
+from palmette.event_log import read_events
+from palmette.events import Session, WaveDone
 from tests.command import palmette
 from tests.unit.test_etsfile import PUBLISHED
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
+from palmette.event_log import FILE_NAME, read_events
+from palmette.events import NodeRecord, QuestionFinished, WaveDone
 from tests.command import Command, palmette
 
 pytestmark = pytest.mark.xdist_group("search")  # They share a search that is run once.

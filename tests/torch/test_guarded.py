@@ -11,7 +11,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from palmette.backends.backend import Expansion
 from palmette.backends.guarded import GuardedBackend
 from palmette.backends.local import LocalBackend
-from palmette.config import MemorySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.errors import BudgetError
@@ -23,6 +22,7 @@ from palmette.run.watch import Watch
 from palmette.score.guarded import GuardedScorer
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.likelihood import LikelihoodScorer
+from palmette.settings import MemorySettings
 
 Prompt = Callable[[str], tuple[int, ...]]
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"

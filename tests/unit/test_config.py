@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from palmette.config import Config, check_config, known_keys, load_config, parse_override, recorded_config
+from palmette.config import check_config, known_keys, load_config, recorded_config
 from palmette.errors import ConfigError
 from palmette.search.strategies.ets import Ets, EtsSettings
+from palmette.settings import Config
+from palmette.yaml_file import parse_override
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 from palmette.commands.report import rejudging
-from palmette.config import Config, load_config
+from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
-from palmette.events import FILE_NAME, EventLog, OomRetry, QuestionFinished, QuestionStarted, RunStarted, read_events
+from palmette.event_log import FILE_NAME, EventLog, read_events
+from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted
 from palmette.report.compare import compare
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
 from palmette.search.rejudge import Rejudge, evaluate
 from palmette.search.replay import replay
 from palmette.search.summary import summarize
+from palmette.settings import Config
 from palmette.tasks.load import load_task
 
 OLD_CONFIG: dict[str, Any] = {

@@ -1,27 +1,14 @@
 """The house keeps its promises: a diagram that cannot rot, slim imports, no rooms without a name."""
 
-import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "palmette"
-
-
-def module_lines() -> dict[str, str]:
-    lines = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        lines[path.relative_to(PACKAGE).as_posix()] = docstring.split("\n")[0].rstrip(".")
-    return lines
+from tests.architecture import PACKAGE, ROOT, listed, module_list
 
 
 def test_the_architecture_page_says_of_each_module_what_its_docstring_says() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^- `([^`]+\.py)`: (.+)$", page, flags=re.MULTILINE))
-    assert told == module_lines()
+    assert listed() == module_list(), "python -m tests.architecture writes the list anew"
 
 
 def test_no_file_is_named_for_what_it_is_not() -> None:

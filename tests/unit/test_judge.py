@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError, RunError
 from palmette.score.judge import Judge, Verdict, load_judge
 from palmette.score.judges.gym import GymJudge
 from palmette.score.judges.math import MathJudge
 from palmette.score.worker import is_harmless
+from palmette.settings import TaskSettings
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from palmette.config import Config
 from palmette.errors import ConfigError, RunError
+from palmette.event_log import EventLog, read_events
 from palmette.events import (
     Chosen,
     Event,
-    EventLog,
     MemoryTimeline,
     NodeRecord,
     OomRetry,
@@ -20,7 +19,6 @@ from palmette.events import (
     RunStarted,
     Session,
     WaveDone,
-    read_events,
 )
 from palmette.report import compare as comparison
 from palmette.report.compare import Comparison, compare
@@ -30,6 +28,7 @@ from palmette.report.table import summary_values
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
 from palmette.search.summary import Accuracy, summarize
+from palmette.settings import Config
 from palmette.tasks.task import Question
 
 HOSTILE = "</script><script>alert(1)</script>{{data}}{{script}}<img src=x onerror=alert(2)>\u2028"

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from palmette.commands import report
-from palmette.config import Config
 from palmette.errors import RunError
 from palmette.run.sweep import Cell, new_sweep, open_sweep
+from palmette.settings import Config
 
 
 def config(folder: Path) -> Config:

@@ -20,7 +20,7 @@ def evaluate(
     """Answer a run's questions again with every aggregate and vote, without generating."""
     from rich.console import Console
 
-    from palmette.events import read_events
+    from palmette.event_log import read_events
     from palmette.report.table import accuracy_values, plain_table
     from palmette.run.folder import run_config
     from palmette.run.search import judge_of

@@ -39,8 +39,8 @@ def overrides_of(
     embed_device: str | None = None,
 ) -> dict[str, Any]:
     """Return settings by dotted key: those of an ETS file, over them flags, over them `--set`."""
-    from palmette.config import parse_override
     from palmette.run.ets_file import as_device, read_ets_file
+    from palmette.yaml_file import parse_override
 
     overrides: dict[str, Any] = {}
     if ets_config is not None:

@@ -14,7 +14,7 @@ from palmette.errors import BackendError, BudgetError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.config import Config
+    from palmette.settings import Config
 
 _PIPED_COLUMNS = 160
 

@@ -15,8 +15,8 @@ from palmette.errors import ConfigError, StoppedError
 from palmette.units import count_of, format_count, format_seconds, one_line
 
 if TYPE_CHECKING:
-    from palmette.config import Config
     from palmette.search.summary import Summary
+    from palmette.settings import Config
 
 
 def search(
@@ -96,7 +96,7 @@ def _resume(folder: Path) -> Path:
 @contextmanager
 def _told_how_to_continue(folder: Path) -> Iterator[None]:
     """Turn Ctrl-C into an error that says how to continue, where there is anything to continue."""
-    from palmette.events import FILE_NAME
+    from palmette.event_log import FILE_NAME
 
     try:
         yield
@@ -120,7 +120,7 @@ def _show(folder: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
     from palmette.commands.report import rejudging
-    from palmette.events import read_events
+    from palmette.event_log import read_events
     from palmette.report.compare import compare
     from palmette.report.page import write_page
     from palmette.report.table import answers_table, summary_values
@@ -141,7 +141,7 @@ def _show(folder: Path, *, as_json: bool) -> None:
                 file=sys.stderr,
             )
         print(f"run     {folder}\nreport  {page}")
-    write_page(compare([folder], rejudging()), page)
+    write_page(compare([folder], rejudging(imports=True)), page)
 
 
 def _tokens_line(summary: "Summary") -> str:

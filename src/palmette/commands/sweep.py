@@ -16,8 +16,8 @@ from palmette.errors import ConfigError, RunError, StoppedError
 from palmette.units import count_of, format_count
 
 if TYPE_CHECKING:
-    from palmette.config import Config
     from palmette.run.sweep import Cell, Sweep
+    from palmette.settings import Config
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
 
@@ -101,7 +101,7 @@ def run(sweep: "Sweep") -> None:
     from palmette.report.table import plain_table
 
     _run_cells(sweep)
-    compared = compare(sweep.folders(), rejudging())
+    compared = compare(sweep.folders(), rejudging(imports=True))
     # The width stands beside the strategy: 80 columns hold no more.
     columns = [column for column in SHOWN if column not in ("strategy", "width")]
     shown = plain_table("strategy", *(SHOWN[column] for column in columns))

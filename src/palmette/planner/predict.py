@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from palmette.config import Config
 from palmette.memory.tracker import GRADIENTS, TEMPORARY
 from palmette.planner.find_shape import find_config
 from palmette.planner.job import Job, UpdateNeeds
 from palmette.planner.run_plan import devices_of, job_of
+from palmette.settings import Config
 from palmette.train.fake_update import UpdateShape, predict_update
 from palmette.train.learner import Savings
 from palmette.zoo.foreign import as_backend_error

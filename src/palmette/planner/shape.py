@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palmette.config import LORA_TARGETS
 from palmette.errors import BackendError
+from palmette.settings import LORA_TARGETS
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT_BYTES = DTYPE_BYTES["float32"]

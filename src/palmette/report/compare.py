@@ -7,8 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from palmette.config import Config, recorded_config
-from palmette.events import FILE_NAME, read_events
+from palmette.config import recorded_config
+from palmette.event_log import FILE_NAME, read_events
 from palmette.report.grid import Curves, Row, rows, setting
 from palmette.report.held import held_story
 from palmette.report.story import question_story
@@ -17,6 +17,7 @@ from palmette.search.curve import Point, curve, doublings
 from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay, replay
 from palmette.search.summary import Summary, summarize
+from palmette.settings import Config
 
 MOST_QUESTIONS = 200
 MOST_BYTES = 20_000_000

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from palmette.config import Config
 from palmette.planner.advice import reason, refusal_of, suggestions
 from palmette.planner.devices import Device
 from palmette.planner.job import Job
@@ -17,6 +16,8 @@ from palmette.planner.lines import DevicePlan, Plan, Server
 from palmette.planner.run_plan import devices_of, plan_run
 from palmette.report.plan_bars import plan_picture, write_plan_page
 from palmette.report.plan_table import plan_lines, plan_tables, plan_values
+from palmette.settings import Config
+from palmette.units import format_bytes
 
 _COLUMNS = 120
 
@@ -79,6 +80,10 @@ class MemoryPlan:
         text = StringIO()
         self.print_to(Console(file=text, width=_COLUMNS))
         return text.getvalue() + (f"{self.refusal}\n" if self.refusal else "")
+
+    def __repr__(self) -> str:
+        peaks = ", ".join(f"{device.device.name} {format_bytes(device.peak.bytes)}" for device in self.devices)
+        return f"MemoryPlan(fits={self.fits}, peaks: {peaks})"
 
     def _repr_html_(self) -> str:
         return plan_picture(self.plan)

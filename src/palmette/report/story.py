@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from palmette.config import SearchSettings
 from palmette.events import WaveDone
 from palmette.search.answer import Ballot
 from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
+from palmette.settings import SearchSettings
 
 
 def question_story(one: Replay, settings: SearchSettings, rejudge: Rejudge) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palmette.config import read_yaml
 from palmette.errors import ConfigError
 from palmette.units import nearest
+from palmette.yaml_file import read_yaml
 
 _METHODS = {"softmax_costmodel": "ets", "softmax": "rebase", "beam_search": "beam", "dvts": "dvts"}
 _MODEL = "the original's name for a prompt format and its tags; name the model itself with {flag}"

@@ -5,9 +5,11 @@ from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
 
-from palmette.config import Config, check_config, recorded_config
+from palmette.config import check_config, recorded_config
 from palmette.errors import ConfigError, RunError
-from palmette.events import FILE_NAME, QuestionFinished, QuestionStarted, RunStarted, read_events
+from palmette.event_log import FILE_NAME, read_events
+from palmette.events import QuestionFinished, QuestionStarted, RunStarted
+from palmette.settings import Config
 from palmette.tasks.task import Task
 from palmette.zoo.catalog import ENTRIES
 

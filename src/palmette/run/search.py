@@ -8,9 +8,9 @@ from pathlib import Path
 
 from palmette import __version__
 from palmette.backends.backend import Backend, OnDevice, TellsTokens
-from palmette.config import Config
 from palmette.errors import RunError
-from palmette.events import Event, EventLog, RunStarted, Session
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import planned_memory
@@ -22,6 +22,7 @@ from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
+from palmette.settings import Config
 from palmette.tasks.task import Task
 
 

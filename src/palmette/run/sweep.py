@@ -8,11 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from palmette.config import Config, check_config, recorded_config
+from palmette.config import check_config, recorded_config
 from palmette.errors import ConfigError, RunError
 from palmette.run.folder import anchored, new_folder
 from palmette.run.parts import Parts, build_parts, check_questions
 from palmette.run.search import Listener, make_meter, search_into
+from palmette.settings import Config
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Task
 

@@ -6,7 +6,6 @@ from functools import partial
 
 from palmette.backends.backend import Backend
 from palmette.backends.guarded import GuardedBackend
-from palmette.config import MemorySettings
 from palmette.events import OomRetry
 from palmette.memory.device import DeviceMemory, read_device
 from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
@@ -14,6 +13,7 @@ from palmette.memory.meter import Meter
 from palmette.memory.oom import CacheFull, TellsCacheFull
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Embedder, Scorer
+from palmette.settings import MemorySettings
 from palmette.units import parse_bytes
 
 

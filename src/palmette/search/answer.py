@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from palmette.config import Aggregate, Vote
+from palmette.settings import Aggregate, Vote
 from palmette.tree import Tree
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from palmette.config import Aggregate, Vote
 from palmette.search.answer import elect
 from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
+from palmette.settings import Aggregate, Vote
 from palmette.tree import Tree
 
 _BEYOND = 0.02

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import get_args
 
-from palmette.config import Aggregate
 from palmette.errors import RunError
 from palmette.score.judge import Judge
 from palmette.search.answer import VOTES, Ballot, ballots, elect
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
+from palmette.settings import Aggregate
 from palmette.tasks.task import Question
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)

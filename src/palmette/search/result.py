@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from palmette.config import SearchSettings
 from palmette.events import Chosen, JudgedLeaf, QuestionFinished
 from palmette.score.judge import Judge, Verdict
 from palmette.search.answer import VOTES, Ballot, ballots, elect
 from palmette.search.loop import Growth
+from palmette.settings import SearchSettings
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
 
