@@ -80,7 +80,7 @@ function showWave() {
   byId("wave-line").textContent = text;
   byId("wave").setAttribute("aria-valuetext", `${byId("wave-name").textContent}. ${text}`);
   const kv = wave === 0 ? { kv: question.prompt_tokens, shared: 0, separate: question.prompt_tokens } : question.waves[wave - 1];
-  const figures = [["KV tokens, each step once", kv.kv, ""], ["shared by two or more branches", kv.shared, "shared"], ["of one branch only", kv.kv - kv.shared, "alone"], ["unshared: a copy per branch", kv.separate, ""]];
+  const figures = [["KV tokens", kv.kv, ""], ["on several paths", kv.shared, "shared"], ["on one path", kv.kv - kv.shared, "alone"], ["without sharing", kv.separate, ""]];
   byId("kv-line").replaceChildren(...figures.map(([name, value, color]) => {
     const box = element("div"), term = box.appendChild(element("dt"));
     if (color) term.appendChild(element("span", undefined, "swatch")).style.background = `var(--${color})`;
