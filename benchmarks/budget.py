@@ -6,18 +6,19 @@ The budgets are parts of what REBASE held at its peak, all questions in flight t
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from palmette import run
-from palmette.config import load_config
-from palmette.events import Session, read_events
+from palmette import Searcher, Task, load_task
+from palmette.event_log import read_events
+from palmette.events import Session
 from palmette.search.summary import Summary, summarize
 from palmette.units import format_bytes
 
 
-def searched(folder: Path, settings: dict[str, object]) -> tuple[Summary, Session]:
+def searched(folder: Path, task: Task, strategy: str, **search: Any) -> tuple[Summary, Session]:
     """Run one search; return what it found and what it held."""
-    config = load_config(None, {**settings, "out": str(folder)})
-    run.start_search(run.new_folder(config), config, lambda done, total: None)
+    with Searcher(strategy=strategy, **search) as searcher:
+        searcher.search(task, out=folder)
     events = list(read_events(folder))
     return summarize(events), next(event for event in events if isinstance(event, Session))
 
@@ -29,10 +30,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--parts", type=int, nargs="+", default=[1, 2, 4])
     options = parser.parse_args()
-    base: dict[str, object] = {"task.questions": options.questions, "search.width": options.width}
+    task, width = load_task("ladder", questions=options.questions), options.width
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        free, held = searched(folder / "rebase", {**base, "search.strategy": "rebase"})
+        free, held = searched(folder / "rebase", task, "rebase", width=width)
         token = held.kv_bytes_per_token
         print(
             f"rebase: peak {held.peak_kv_tokens} KV tokens ({format_bytes(held.peak_kv_tokens * token)}), mean "
@@ -40,8 +41,9 @@ def main() -> None:
         )
         for part in options.parts:
             budget = held.peak_kv_tokens * token // part
-            settings = {**base, "search.strategy": "ets", "search.kv_budget": budget, "search.first_step_tokens": 8}
-            kept, within = searched(folder / f"ets-{part}", settings)
+            kept, within = searched(
+                folder / f"ets-{part}", task, "ets", width=width, kv_budget=budget, first_step_tokens=8
+            )
             peak = within.peak_kv_tokens * token
             assert peak <= budget, f"metered {peak} bytes, the budget is {budget}"
             print(

@@ -1,7 +1,7 @@
 """A search with all memory there is, then with shares of what that took.
 
 `python -m benchmarks.capped OUT [CONFIG.yaml] [SHARE ...]` prints a row for each; without a config it takes SmolLM2.
-Each search runs in a process of its own, whose address space is capped after its models are loaded.
+Each search runs in a process of its own, whose address space is limited after its models are loaded.
 """
 
 import json
@@ -12,12 +12,15 @@ import traceback
 from pathlib import Path
 
 import palmette.backends.local
-import palmette.score.likelihood
+import palmette.score.scorers.likelihood
 import palmette.zoo.load  # noqa: F401 - imported before the forks, once for all searches
-from palmette import run
-from palmette.config import Config, check_config, load_config
-from palmette.events import Event, QuestionFinished, Rung, Session, WaveDone, read_events
+from palmette import Searcher
+from palmette.config import check_config, load_config
+from palmette.event_log import read_events
+from palmette.events import Event, OomRetry, QuestionFinished, Session, WaveDone
 from palmette.memory.host import mapped_bytes
+from palmette.settings import Config
+from palmette.tasks.load import load_task
 from palmette.units import format_bytes
 
 SMOLLM2 = {
@@ -29,13 +32,12 @@ SMOLLM2 = {
 
 
 def search(folder: Path, config: Config, allowed_bytes: int | None) -> None:
-    """Search into a folder; with `allowed_bytes`, capped to what is mapped after loading and so much more."""
-    parts = run.build(config)
-    loaded = mapped_bytes() or 0
-    if allowed_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (loaded + allowed_bytes, resource.RLIM_INFINITY))
-    folder.mkdir(parents=True)
-    run.search_into(folder, config, parts, lambda done, total: None)
+    """Search into a folder; with `allowed_bytes` the address space may grow by so much after loading."""
+    with Searcher(config=config) as searcher:
+        loaded = mapped_bytes() or 0
+        if allowed_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (loaded + allowed_bytes, resource.RLIM_INFINITY))
+        searcher.search(load_task(config.task), out=folder)
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmPeak:"))
     folder.joinpath("taken").write_text(str(peak - loaded), encoding="ascii")
@@ -75,17 +77,18 @@ def main() -> None:
     shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.5, 0.3]
     taken = in_a_fork(folder / "free", config, None)
     assert taken is not None
-    print("| memory beside the models | rungs | seconds | same trees and answers |\n|---:|---|---:|---|")
+    print("| memory beside the models | retries (guard, size that failed) | seconds | same trees and answers |")
+    print("|---:|---|---:|---|")
     for name, allowed in [("free", None), *((f"{share:g}", int(taken * share)) for share in shares)]:
         if allowed is not None and in_a_fork(folder / name, config, allowed) is None:
             print(f"| {format_bytes(allowed)} | | | ended |")
             continue
         events = list(read_events(folder / name))
-        rungs = [f"{rung.guard} {rung.tried}" for rung in events if isinstance(rung, Rung)]
+        retries = [f"{event.guard} {event.tried}" for event in events if isinstance(event, OomRetry)]
         seconds = sum(event.seconds for event in events if isinstance(event, Session))
         same = "" if allowed is None else "yes" if grown(folder / name) == grown(folder / "free") else "NO"
         size = format_bytes(taken if allowed is None else allowed)
-        print(f"| {size}{' (no cap)' if allowed is None else ''} | {', '.join(rungs)} | {seconds:.1f} | {same} |")
+        print(f"| {size}{' (no limit)' if allowed is None else ''} | {', '.join(retries)} | {seconds:.1f} | {same} |")
     folder.joinpath("taken.json").write_text(json.dumps({"taken_bytes": taken}), encoding="ascii")
 
 

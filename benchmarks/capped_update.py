@@ -2,9 +2,9 @@
 
     python -m benchmarks.capped_update OUT --shares 0.6 0.3
 
-Weights, gradients and optimizer state cannot be cut; a share is one of what the free updates took beside them. Each
-run is a process of its own, whose address space is capped once its model is loaded. Every capped run is also made
-once more without a cap, in the pieces that the guard ended with: its weights have to be the same to the last bit.
+Weights, gradients and optimizer state cannot be split: shares are of what the unlimited updates took beside them. Each
+run is a process of its own, whose address space is limited once its model is loaded. Every limited run is repeated
+without a limit, in the pieces that the guard ended with: its weights have to be the same to the last bit.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from palmette.events import EventLog, Rung, read_events
+from palmette.event_log import EventLog, read_events
+from palmette.events import OomRetry
+from palmette.memory.guard import guard_with_meter
 from palmette.memory.host import mapped_bytes
 from palmette.memory.meter import Meter
-from palmette.memory.metered import metered_guard
-from palmette.train.guarded import GuardedLearner
-from palmette.train.learner import Learner, RunPieces
+from palmette.train.learner import GuardedLearner, Learner, RunPieces
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all
 from palmette.train.optimizer import AdamSettings
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
@@ -39,7 +39,7 @@ Groups = list[list[Hashable]]
 """The groups of each piece's samples, piece by piece."""
 
 HEAD = (
-    "| memory beside the model | rungs (tokens that failed) | in a backward pass | pieces | CPU s | "
+    "| memory beside the model | retries (tokens that failed) | in a backward pass | pieces | CPU s | "
     "largest difference, of the largest weight | difference, of the change | bits |\n"
     "|---:|---|---:|---|---:|---:|---:|---|"
 )
@@ -84,7 +84,8 @@ def samples(options: argparse.Namespace, vocabulary: int, update: int) -> list[S
         for _ in range(options.group_size):
             response = tokens(options.response_tokens)
             reference = tuple(rng.gauss(-3, 1) for _ in response)
-            drawn.append(Sample(prompt, response, rng.gauss(0, 1), group, None, reference))
+            advantages = (rng.gauss(0, 1),) * len(response)
+            drawn.append(Sample(prompt, response, advantages, group, None, reference))
     return drawn
 
 
@@ -114,7 +115,7 @@ def two_updates(
     weights = list(model.parameters())
     folder.mkdir(parents=True)
     with EventLog(folder) as log, Meter() as meter, meter.recording(log.write):
-        guard = metered_guard(meter, "update", unit="token", reclaim_least=2**20)
+        guard = guard_with_meter(meter, "update", unit="token", reclaim_least=2**20)
         notes = Notes(guard.run if pieces is None else in_these(pieces), weights)
         guarded = GuardedLearner(learner, notes, partial(meter.phase, "update"))
         loaded = mapped_bytes() or 0
@@ -171,11 +172,11 @@ def apart(ours: Path, theirs: Path, start: dict[str, torch.Tensor]) -> tuple[flo
 
 def row(folder: Path, told: dict[str, Any], allowed_bytes: int | None, compared: Sequence[str]) -> str:
     """Return a row of the table."""
-    rungs = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, Rung))
+    retries = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, OomRetry))
     backward = sum(failure["in_backward"] for failure in told["failures"])
-    size = f"{format_bytes(told['taken_bytes'])} (no cap)" if allowed_bytes is None else format_bytes(allowed_bytes)
+    size = f"{format_bytes(told['taken_bytes'])} (no limit)" if allowed_bytes is None else format_bytes(allowed_bytes)
     pieces = " + ".join(str(update["pieces"]) for update in told["updates"])
-    return f"| {size} | {rungs} | {backward} | {pieces} | {told['seconds']:.1f} | {' | '.join(compared)} |"
+    return f"| {size} | {retries} | {backward} | {pieces} | {told['seconds']:.1f} | {' | '.join(compared)} |"
 
 
 def main() -> None:

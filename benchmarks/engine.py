@@ -22,8 +22,9 @@ from benchmarks.sides import EngineSide, GenerateSide, VllmSide
 from palmette.backends.backend import Backend
 from palmette.backends.chat import render
 from palmette.backends.local import LocalBackend
-from palmette.config import Config, load_config
+from palmette.config import load_config
 from palmette.engine.cuts import Sampling
+from palmette.settings import Config
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 from palmette.zoo.resolve import resolve
@@ -108,7 +109,7 @@ def workload_b(options: argparse.Namespace) -> None:
     )
     model, tokenizer = load_policy(config.policy.model)
     makers: dict[str, Callable[[], Backend]] = {
-        "palmette": lambda: LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=512),
+        "palmette": lambda: LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=512),
         "transformers": lambda: PlainBackend(model, tokenizer, Sampling(), options.plain_rows),
     }
     runs = {name: partial(_search_anew, config, make) for name, make in makers.items()}
@@ -118,7 +119,6 @@ def workload_b(options: argparse.Namespace) -> None:
     quarter = LocalBackend(
         model,
         tokenizer,
-        step_end="\n",
         sampling=Sampling(),
         batch_rows=512,
         kv_bytes=free.peak_kv_bytes // 4,

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from palmette.search import ets
-from palmette.search.rebase import share
-from palmette.search.strategy import Frontier
+from palmette.search.strategies import ets
+from palmette.search.strategies.rebase import share
+from palmette.strategy import Frontier
 from palmette.tree import Node, Tree
 
 
@@ -58,8 +58,10 @@ def compared(case: dict[str, Any]) -> tuple[bool, bool, str]:
     temperature, width = case["softmax_temperature"], case["width"]
     shares = share(frontier.ranked(), width, temperature)
     found = ets.worthwhile(frontier, shares, case["lambdac"], case["lambdas"], "nodes")
-    allocate = ets.weighted(temperature, case["lambdac"], case["lambdas"], "nodes")
-    ours = allocate(frontier, width, None)
+    settings = ets.EtsSettings(
+        rebase_temperature=temperature, lambda_kv=case["lambdac"], lambda_diversity=case["lambdas"], kv_cost="nodes"
+    )
+    ours = ets.Ets(settings, width=width).allocate(frontier, width, None)
     theirs = {int(leaf): count for leaf, count in case["children"].items() if count}
     agrees = abs(found.worth - case["objective"]) < 1e-6
     if set(found.leaves) != set(case["kept"]):

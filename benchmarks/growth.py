@@ -16,9 +16,9 @@ matplotlib.use("svg")
 import torch
 from matplotlib import pyplot
 
+from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
-from palmette.memory.tick import PREFILL_TOKENS
 from palmette.zoo.load import load_policy
 
 ROWS = (16, 64, 256, 1024)

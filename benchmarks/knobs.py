@@ -10,6 +10,7 @@ import argparse
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,25 +24,23 @@ import torch
 
 from benchmarks.logprobs import verl_logprobs
 from benchmarks.peaks import peak_of_run
-from palmette import run
+from palmette import Searcher
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
-from palmette.config import load_config
 from palmette.engine.cuts import Sampling
-from palmette.events import read_events
+from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import peak_bytes, resident_bytes
-from palmette.memory.mappings import map_large_blocks
 from palmette.memory.offload import streamed
-from palmette.memory.pages import MappedPages
+from palmette.memory.offload_pages import MappedWeights
 from palmette.memory.reclaim import reclaim
-from palmette.search.summary import summarize
+from palmette.tasks.load import load_task
 from palmette.train import learner as learning
 from palmette.train.learner import Learner, Savings
 from palmette.train.logprobs import plain_logprobs
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all, train_lora
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all, train_lora
 from palmette.zoo.load import load_policy
 
 MODEL = "smollm2-135m"
@@ -64,8 +63,8 @@ UPDATES: dict[str, Knobs] = {
     "large blocks mapped": {"mapped": True},
     "large blocks mapped, half the micro-batch": {"mapped": True, "rows": ROWS // 2},
     "reference streamed from its file": {"streamed": True},
-    "KV given up after the rollout": {"given_up": True},
-    "KV given up, then reclaimed": {"given_up": True, "reclaimed": True},
+    "KV cache freed after the rollout": {"given_up": True},
+    "KV cache freed, then reclaimed": {"given_up": True, "reclaimed": True},
 }
 _ALL = {"logits": "chunked", "checkpointing": True, "rows": ROWS // 2, "mapped": True, "streamed": True,
         "given_up": True, "reclaimed": True}  # fmt: skip
@@ -78,8 +77,8 @@ _SEARCH = {
 }  # fmt: skip
 SEARCHES: dict[str, Knobs] = {
     "baseline": {},
-    "`policy.weights` bfloat16": {"policy.weights": "bfloat16"},
-    "`policy.weights` int8": {"policy.weights": "int8"},
+    "`policy.quantize` bfloat16": {"policy.quantize": "bfloat16"},
+    "`policy.quantize` int8": {"policy.quantize": "int8"},
     "`search.kv_budget` 24MiB": {"search.kv_budget": "24MiB"},
     "`reward.kv_budget` 24MiB": {"reward.kv_budget": "24MiB"},
     "`search.lambda_diversity` 0": {"search.lambda_diversity": 0.0},
@@ -88,9 +87,11 @@ SEARCHES: dict[str, Knobs] = {
 
 def rolled_out(model: Any, tokenizer: Any) -> LocalBackend:
     """Write some steps; return the backend with the KV cache that they left."""
-    backend = LocalBackend(model, tokenizer, step_end="\n\n", sampling=Sampling(1.0), batch_rows=ROLLOUT_ROWS)
+    backend = LocalBackend(model, tokenizer, sampling=Sampling(1.0), batch_rows=ROLLOUT_ROWS)
     prompt = tuple(range(100, 100 + PROMPT_TOKENS))
-    backend.expand([Expansion("q", 0, prompt, row, ROLLOUT_TOKENS, row + 1) for row in range(ROLLOUT_ROWS)])
+    backend.expand(
+        [Expansion("q", 0, prompt, row, ROLLOUT_TOKENS, row + 1, step_end="\n\n") for row in range(ROLLOUT_ROWS)]
+    )
     return backend
 
 
@@ -118,10 +119,11 @@ def update(knobs: Knobs) -> dict[str, float]:
         if knobs["reclaimed"]:
             reclaim(resident_bytes, least_bytes=2**20)
         prompt, response = tuple(range(100, 100 + PROMPT_TOKENS)), tuple(range(200, 200 + RESPONSE_TOKENS))
-        drawn = [Sample(prompt, response, 1.0)] * ROWS
+        advantages = (1.0,) * RESPONSE_TOKENS
+        drawn = [Sample(prompt, response, advantages)] * ROWS
         tokens = knobs["rows"] * drawn[0].fed_tokens
         if knobs["streamed"]:
-            with streamed(reference, MappedPages(reference)):
+            with streamed(reference, MappedWeights(reference)):
                 logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)
         else:
             logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)
@@ -132,7 +134,7 @@ def update(knobs: Knobs) -> dict[str, float]:
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
         learner.apply()
         learner.forget()
-        drawn = [Sample(prompt, response, 1.0, None, None, numbers) for numbers in logprobs]
+        drawn = [Sample(prompt, response, advantages, None, None, numbers) for numbers in logprobs]
         learner.update(drawn, micro_batch_tokens=tokens)
     return {"peak": peak_bytes() or 0, "seconds": time.process_time() - begun}
 
@@ -140,14 +142,12 @@ def update(knobs: Knobs) -> dict[str, float]:
 def search(knobs: Knobs) -> dict[str, float]:
     """Search; return the peak, the seconds and the tokens that were generated."""
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config(None, {**_SEARCH, **knobs, "out": f"{folder}/run"})
-        parts = run.build(config)
-        loading, begun = peak_bytes() or 0, time.process_time()
-        run.search_into(run.new_folder(config), config, parts, lambda done, total: None)
-        seconds = time.process_time() - begun
-        peak = max(loading, peak_of_run(Path(folder) / "run"))
-        summary = summarize(list(read_events(Path(folder) / "run")))
-    return {"peak": peak, "seconds": seconds, "tokens": summary.generated_tokens}
+        with Searcher(settings={**_SEARCH, **knobs}) as searcher:
+            task, begun = load_task(searcher.config.task), time.process_time()
+            results = searcher.search(task, out=f"{folder}/run")
+            seconds = time.process_time() - begun
+        peak = peak_of_run(Path(folder) / "run")
+    return {"peak": peak, "seconds": seconds, "tokens": statistics.mean(result.tokens for result in results)}
 
 
 def in_a_process(kind: str, name: str) -> dict[str, float]:

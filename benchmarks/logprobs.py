@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from palmette.train.head import Head
 from palmette.train.logprobs import plain_logprobs, token_logprobs
+from palmette.train.model_parts import Head
 from palmette.units import format_bytes
 
 

@@ -3,13 +3,14 @@
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from palmette import run
+from palmette import Searcher
 from palmette.config import check_config
 from palmette.memory import host
 from palmette.memory.heap import heap_in_use
 from palmette.memory.meter import Meter
+from palmette.run.parts import build_parts
+from palmette.tasks.load import load_task
 
 VALUES = {"search": {"strategy": "rebase", "width": 64}, "task": {"questions": 8}}
 
@@ -40,7 +41,8 @@ def main() -> None:
             time.sleep(5)
             share = (time.process_time() - begun) / 5
             print(f"a sample every {rate:g} s: {share:.3%} of a processor with nothing else running")
-    parts = run.build(check_config(VALUES, {}, "benchmark"))
+    base = check_config(VALUES, {}, "benchmark")
+    parts, task = build_parts(base), load_task(base.task)
     spent: dict[float, list[float]] = {3600.0: [], 0.1: [], 0.01: []}
     for number in range(rounds + 1):
         order = [*spent][number % 3 :] + [*spent][: number % 3]  # Nobody is always first.
@@ -48,7 +50,8 @@ def main() -> None:
             config = check_config({**VALUES, "memory": {"sample_seconds": rate}}, {}, "benchmark")
             with tempfile.TemporaryDirectory() as folder:
                 begun = time.process_time()
-                run.search_into(Path(folder), config, parts, lambda done, total: None)
+                with Searcher(config=config, parts=parts) as searcher:
+                    searcher.search(task, out=folder)
                 spent[rate].append(time.process_time() - begun)
     print("| a sample every | processor seconds, least of all rounds | against none |\n|---|---:|---:|")
     for rate, seconds in spent.items():

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import torch
 
-from palmette.memory.mappings import map_large_blocks
+from palmette.memory.heap import map_large_blocks
 from palmette.memory.offload import streamed
-from palmette.memory.pages import MappedPages
+from palmette.memory.offload_pages import MappedWeights
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
-SAMPLES = [Sample(tuple(range(100, 164)), tuple(range(200, 392)), 1.0)] * 2
+SAMPLES = [Sample(tuple(range(100, 164)), tuple(range(200, 392)), (1.0,) * 192)] * 2
 
 
 def resident() -> int:
@@ -42,7 +42,7 @@ def one_way(way: str) -> None:
     loaded = resident() - base
     for _ in range(2):
         begun = time.process_time()
-        with streamed(model, MappedPages(model)) if way == "streamed" else nullcontext():
+        with streamed(model, MappedWeights(model)) if way == "streamed" else nullcontext():
             values = response_logprobs(model, SAMPLES, micro_batch_tokens=1024)
         seconds = time.process_time() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from palmette.events import MemoryTimeline, read_events
+from palmette.event_log import read_events
+from palmette.events import MemoryTimeline
 
 
 def peak_of_run(folder: Path) -> int:

@@ -19,7 +19,6 @@ class PlainBackend:
 
     kv_bytes_per_token = 0
     context_tokens: int | None = None
-    weight_version = 0
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling, batch_rows: int
@@ -34,10 +33,6 @@ class PlainBackend:
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Do nothing: no node keeps a cache."""
-
-    def room_tokens(self) -> int | None:
-        """Return None: caches live only while a step is written."""
-        return None
 
     @torch.inference_mode()
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
@@ -97,4 +92,4 @@ class PlainBackend:
     def _step(self, tokens: list[int]) -> Step:
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         ended = tokens[-1] == self._tokenizer.eos_token_id
-        return Step(tuple(tokens), str(text), (0.0,) * len(tokens), "end" if ended else "step")
+        return Step(tuple(tokens), str(text), (0.0,) * len(tokens), "end" if ended else "step", 1.0)

@@ -98,22 +98,22 @@ UPDATES: dict[str, Settings] = {
 def measured_search(settings: Settings) -> int:
     """Run a search in this process; return the most that it held."""
     from benchmarks.peaks import peak_of_run
-    from palmette import run
-    from palmette.config import load_config
+    from palmette import Searcher
+    from palmette.tasks.load import load_task
 
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config(None, {**settings, "out": f"{folder}/run"})
-        run.start_search(run.new_folder(config), config, lambda done, total: None)
+        with Searcher(settings=settings) as searcher:
+            searcher.search(load_task(searcher.config.task), out=f"{folder}/run")
         return peak_of_run(Path(folder) / "run")
 
 
 def measured_update(settings: Settings) -> int:
     """Make two updates in this process, of samples as long as they may be; return the most that it held."""
     from palmette.config import load_config
-    from palmette.memory.mappings import map_large_blocks
-    from palmette.planning import job_of
+    from palmette.memory.heap import map_large_blocks
+    from palmette.planner.run_plan import job_of
+    from palmette.train.fake_update import UpdateShape
     from palmette.train.learner import Learner, Savings
-    from palmette.train.predict import UpdateShape
     from palmette.zoo.load import load_policy
 
     assert map_large_blocks()
@@ -138,7 +138,7 @@ def _peak_bytes() -> int:
 def planned_search(settings: Settings) -> int:
     """Return the planned peak of the same search."""
     from palmette.config import load_config
-    from palmette.planning import plan_run
+    from palmette.planner.run_plan import plan_run
 
     _, plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:24GiB"}))
     return plan.peak_bytes
@@ -147,8 +147,8 @@ def planned_search(settings: Settings) -> int:
 def planned_update(settings: Settings, *, predict: bool) -> int:
     """Return what the phase of the update is planned to hold: by formulas, or predicted where it can be."""
     from palmette.config import load_config
-    from palmette.planning import plan_run
-    from palmette.predicting import predicted_lines
+    from palmette.planner.predict import predicted_lines
+    from palmette.planner.run_plan import plan_run
 
     config = load_config(None, {**settings, "memory.devices": "cpu:24GiB"})
     _, plan = plan_run(config, train=True, predicted=predicted_lines(config)[0] if predict else None)

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from palmette.memory.mappings import map_large_blocks
+from palmette.memory.heap import map_large_blocks
 from palmette.memory.tracker import WEIGHTS, Tracker
+from palmette.train.fake_update import UpdateShape, predict_update
 from palmette.train.learner import Learner, Savings
-from palmette.train.predict import UpdateShape, predict_update
-from palmette.train.trainable import train_all, train_lora
+from palmette.train.model_parts import train_all, train_lora
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 
@@ -43,7 +43,7 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
     base = resident()
     model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
     tracker = Tracker()
-    tracker.show([*model.parameters(), *model.buffers()], WEIGHTS)
+    tracker.track([*model.parameters(), *model.buffers()], WEIGHTS)
     with ExitStack() as stack:
         if tracked:
             stack.enter_context(tracker)

@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 from benchmarks.peaks import peak_of_run
-from palmette import run
+from palmette import Searcher
 from palmette.config import check_config
+from palmette.memory.guard import GivesUpCache
 from palmette.memory.heap import trim_heap
 from palmette.memory.host import resident_bytes
 from palmette.memory.reclaim import reclaim
+from palmette.run.parts import build_parts
+from palmette.tasks.load import load_task
 from palmette.units import format_bytes
 
 WORK = {
@@ -37,18 +40,21 @@ def measured(model: str) -> list[tuple[str, int, float]]:
     """Search, then let go of the rollout step by step; return what was resident after each, and its seconds."""
     config = check_config(WORK[model], {}, "benchmark")
     rows = [("before anything is loaded", resident_bytes(), 0.0)]
-    parts = run.build(config)
+    parts = build_parts(config)
     rows.append(("models loaded", resident_bytes(), 0.0))
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
-        run.search_into(Path(folder), config, parts, lambda done, total: None)
+        with Searcher(config=config, parts=parts) as searcher:
+            searcher.search(load_task(config.task), out=folder)
         rows.append(("peak of the rollout", peak_of_run(Path(folder)), time.monotonic() - begun))
     rows.append(("after the rollout", resident_bytes(), 0.0))
-    for part in (parts.backend, parts.scorer):
-        getattr(part, "give_up_cache", bool)()
+    caches: tuple[object, ...] = (parts.backend, parts.scorer)
+    for part in caches:
+        if isinstance(part, GivesUpCache):
+            part.give_up_cache()
     rows.append(("KV caches dropped", resident_bytes(), 0.0))
     rows.append(("... and reclaimed", *_reclaimed()))
-    del parts, part
+    del searcher, parts, caches, part
     rows.append(("models dropped, nothing reclaimed", resident_bytes(), 0.0))
     begun = time.monotonic()
     gc.collect()

@@ -17,16 +17,18 @@ from statistics import median, quantiles
 from playwright.sync_api import Page
 
 from palmette.backends.backend import Backend, Expansion, Step
-from palmette.config import Config
-from palmette.events import Event, EventLog, RunStarted, Session, WaveDone
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.score.scorer import Candidate
 from palmette.search.loop import Limits, search
-from palmette.search.rebase import at_temperature
 from palmette.search.record import Recorder
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
+from palmette.search.result import finished_event, judge_tree
+from palmette.search.strategies.rebase import Rebase
+from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
@@ -60,7 +62,6 @@ class Dice:
     calls = 0
     context_tokens: int | None = None
     kv_bytes_per_token = 1024
-    weight_version = 0
 
     def encode(self, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
         """Return 60 tokens."""
@@ -73,10 +74,6 @@ class Dice:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget nothing: nothing is kept."""
 
-    def room_tokens(self) -> int | None:
-        """Return None: there is no cache."""
-        return None
-
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Like most steps, some less."""
         dice = random.Random(len(candidates))
@@ -88,7 +85,7 @@ class Dice:
         is_end = len(one.prefix) > 260 and dice.random() < 0.2
         answer = int(one.question[1:]) + 40 + dice.choice((0, 0, 0, 1, 2, 10))
         text = f"= {answer}" if is_end else f"{number} + {dice.randint(1, 99)} leaves {number + 7} to carry\n"
-        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step")
+        return Step((1,) * tokens, text, (-0.1,) * tokens, "end" if is_end else "step", 1.0)
 
 
 def grow(folder: Path) -> int:
@@ -107,10 +104,12 @@ def grow(folder: Path) -> int:
                     event = replace(event, clusters=labels)
             log.write(event)
 
-        recorder = Recorder(write, MathJudge(5), "prod", lambda: None)
-        limits = Limits(WIDTH, DEPTH, 256, 1024, 2)
+        limits, judge = Limits(WIDTH, DEPTH, 256, 1024, 2), MathJudge(5)
         backend: Backend = dice
-        search(QUESTIONS, backend, dice, at_temperature(0.2), limits, seed=0, how="prod", observer=recorder)
+        for growth in search(
+            QUESTIONS, backend, dice, Rebase(), limits, seed=0, aggregate="prod", observer=Recorder(write)
+        ):
+            log.write(finished_event(judge_tree(growth, judge, config.search)))
         log.write(Session(1.0, 1, 1, len(QUESTIONS), 1024))
     return nodes
 
@@ -141,7 +140,7 @@ def main(out: Path) -> None:
     folder = out / "run"
     folder.mkdir(parents=True)
     nodes = grow(folder)
-    path = write_page(compare([folder], lambda config: Referee(MathJudge(5), QUESTIONS)), out / "report.html")
+    path = write_page(compare([folder], lambda config: Rejudge(MathJudge(5), QUESTIONS)), out / "report.html")
     print(f"{nodes} nodes in the tree shown, page of {path.stat().st_size / 1e6:.1f} MB")
     for width, height in ((1280, 900), (390, 844)):
         for colors in COLORS:

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Sequence
 
+from palmette import Searcher
 from palmette.backends.backend import Backend, Expansion, Message, Step
 from palmette.backends.local import LocalBackend
-from palmette.config import Config
-from palmette.run import STRATEGIES, load_embedder, load_scorer
-from palmette.search.cluster import by_meaning
-from palmette.search.loop import Limits, Observer, search
+from palmette.run.parts import Parts, load_embedder, load_scorer
+from palmette.settings import Config
 from palmette.tasks.load import load_task
 
 
@@ -27,11 +26,6 @@ class Timed:
         """Forward passes made so far."""
         return self._backend.calls
 
-    @property
-    def weight_version(self) -> int:
-        """Which weights wrote the last steps."""
-        return self._backend.weight_version
-
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the prompt's tokens."""
         return self._backend.encode(messages)
@@ -39,10 +33,6 @@ class Timed:
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Forget what is kept for these nodes."""
         self._backend.release(question, nodes)
-
-    def room_tokens(self) -> int | None:
-        """Return the free tokens."""
-        return self._backend.room_tokens()
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         """Grow the steps by the clock."""
@@ -59,24 +49,8 @@ class Timed:
 def searched(config: Config, backend: Backend) -> Timed:
     """Search all questions; return what the backend wrote."""
     timed = Timed(backend)
-    settings = config.search
-    search(
-        load_task(config.task).questions,
-        timed,
-        load_scorer(config.reward),
-        STRATEGIES[settings.strategy](settings),
-        Limits(
-            settings.width,
-            settings.depth,
-            settings.step_tokens,
-            settings.total_tokens,
-            settings.questions_in_flight,
-        ),
-        seed=config.seed,
-        how=settings.fold,
-        observer=Observer(),
-        clusterer=by_meaning(load_embedder(config.embedder, config.reward.device), config.embedder.cut)
-        if settings.groups_steps
-        else None,
-    )
+    uses = config.search.build_strategy().uses
+    embedder = load_embedder(config.embedder, config.reward.device) if "clusters" in uses else None
+    with Searcher(config=config, parts=Parts(timed, load_scorer(config.reward), embedder)) as searcher:
+        searcher.search(load_task(config.task))
     return timed

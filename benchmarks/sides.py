@@ -37,7 +37,7 @@ class EngineSide:
     def start(self) -> None:
         """Begin with an empty pool."""
         self.tree = TreeModel(self._model)
-        self._engine = Engine(self.tree, Sampling(), places=512)
+        self._engine = Engine(self.tree, Sampling(), max_lanes=512)
         self._nodes = {}
 
     def grow(self, parents: Sequence[Parent]) -> Steps:

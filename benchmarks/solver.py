@@ -14,10 +14,10 @@ from time import perf_counter
 
 import pulp
 
-from palmette.config import CostModel
-from palmette.search import ets
-from palmette.search.rebase import share
-from palmette.search.strategy import Allocation, Frontier
+from palmette.search.strategies import ets
+from palmette.search.strategies.ets import CostModel
+from palmette.search.strategies.rebase import share
+from palmette.strategy import Children, Frontier
 from palmette.tree import Tree
 
 TEMPERATURE = 0.2
@@ -30,10 +30,11 @@ def grown(width: int, rng: random.Random) -> Frontier:
     tree = Tree(tuple(range(rng.randint(60, 200))))
     quality = {0: 0.0}
     frontier = Frontier(tree, (0,), (1.0,))
-    allocate = ets.weighted(TEMPERATURE, 1.0, 0.0, "nodes")
+    settings = ets.EtsSettings(rebase_temperature=TEMPERATURE, lambda_kv=1.0, lambda_diversity=0.0, kv_cost="nodes")
+    strategy = ets.Ets(settings, width=width)
     for _ in range(rng.randint(6, 12)):
         leaves = []
-        for parent, count in allocate(frontier, width, None).items():
+        for parent, count in strategy.allocate(frontier, width, None).items():
             for _ in range(count):
                 step = tree.add(parent, tuple(range(rng.randint(10, 80))), "", (), finished=False)
                 quality[step.id] = 0.8 * quality[parent] + rng.gauss(0, 0.3)
@@ -56,7 +57,7 @@ def clustered(frontier: Frontier, rng: random.Random) -> dict[int, int]:
 
 
 def by_cbc(
-    frontier: Frontier, children: Allocation, weights: tuple[float, float], cost: CostModel, labels: dict[int, int]
+    frontier: Frontier, children: Children, weights: tuple[float, float], cost: CostModel, labels: dict[int, int]
 ) -> tuple[float, float]:
     """Return the objective that CBC proves for the published model, and the seconds that CBC itself took."""
     below: dict[int, list[int]] = {}

@@ -22,9 +22,10 @@ _SERVER.set_forkserver_preload(
         "transformers.models.auto.tokenization_auto",
         "transformers.models.llama.modeling_llama",
         "sentence_transformers",
-        "palmette.cli",
-        "palmette.console",
-        "palmette.run",
+        "palmette.commands.app",
+        "palmette.api",
+        "palmette.backends.local",
+        "palmette.score.scorers.likelihood",
     ]
 )
 
@@ -111,13 +112,14 @@ def _run(
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     if pauses is not None:
         _pause_after_an_answer(pauses)
-    from palmette.cli import main
+    from palmette.commands.app import main
 
     main()
 
 
 def _pause_after_an_answer(pauses: "Connection[str, str]") -> None:
-    from palmette.events import Event, EventLog, QuestionFinished
+    from palmette.event_log import EventLog
+    from palmette.events import Event, QuestionFinished
 
     write = EventLog.write
 

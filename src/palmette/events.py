@@ -1,25 +1,16 @@
-"""What happened in a run, as typed records in one JSONL file."""
+"""The events of a run as typed records; their fields are the JSON keys of the file."""
 
-import fcntl
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import Field
 
-from palmette.errors import RunError
-
-FILE_NAME = "events.jsonl"
 Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """First event of a run: the effective config and the version that wrote it."""
+    """First event of a run: the complete config, and the version of palmette that wrote it."""
 
     kind: ClassVar[str] = "run_started"
     version: str
@@ -28,19 +19,24 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class QuestionStarted:
-    """A question's tree begins. A second one for the same question voids what the first had recorded."""
+    """The search of a question starts. A second one for the same question replaces everything recorded for the first.
+
+    `prompt` is the text of the last message, `prompt_tokens` the number of tokens of the whole prompt, `digest` the
+    hash of the question. Runs of earlier versions have no `prompt_token_ids`.
+    """
 
     kind: ClassVar[str] = "question_started"
     question: str
     prompt: str
-    reference: str
+    reference: str | None
     prompt_tokens: Annotated[int, Field(ge=0, le=10**8)]
     digest: str
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One step as it was generated and scored."""
+    """One step: its node in the tree, its tokens with log-probabilities, and its score, None without a scorer."""
 
     id: int
     parent: int
@@ -53,9 +49,11 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class WaveDone:
-    """One wave of one question: the steps it added, the children granted next, the KV tokens held at its end.
+    """One wave of one question: the steps added, and the children granted for the next wave by id of their parent.
 
-    `clusters` labels those of its open leaves that a strategy grouped by what they say; labels count from 0 each wave.
+    `kv_tokens` counts every node on the paths of the added steps once, `separate_kv_tokens` the whole path of each of
+    them. `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does
+    not cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
     kind: ClassVar[str] = "wave_done"
@@ -66,19 +64,38 @@ class WaveDone:
     kv_tokens: int
     separate_kv_tokens: int
     clusters: dict[int, int] = field(default_factory=dict)
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What one way of voting answers, and whether that is right."""
+    """The answer that one vote elects and its outcome. Both can be None: no answer, no verdict."""
 
     answer: str | None
-    outcome: str
+    outcome: str | None
+
+
+@dataclass(frozen=True)
+class JudgedLeaf:
+    """The judge's verdict on one leaf that was not pruned.
+
+    `answer` is None if the solution has no answer, `outcome` and `reward` are None if it could not be judged.
+    """
+
+    leaf: Count
+    answer: str | None
+    outcome: str | None
+    reward: float | None
 
 
 @dataclass(frozen=True)
 class QuestionFinished:
-    """A question is answered: one choice for each way of voting, and how each single leaf fared."""
+    """The search of a question ended: the choice of every vote, and the verdict on every leaf that was not pruned.
+
+    `leaf_outcomes` counts the outcomes of these leaves; runs of earlier versions have only this and no `leaves`.
+    `mean_kv_tokens`, `peak_kv_tokens` and `peak_separate_kv_tokens` are over the waves (see WaveDone). `out_of_room` is
+    True if the search ended because the tree had filled its share of the KV budget.
+    """
 
     kind: ClassVar[str] = "question_finished"
     question: str
@@ -90,13 +107,14 @@ class QuestionFinished:
     peak_separate_kv_tokens: int
     waves: int
     out_of_room: bool = False
+    leaves: tuple[JudgedLeaf, ...] = ()
 
 
 @dataclass(frozen=True)
 class Session:
-    """One process worked on the run: seconds it searched, model calls it made, what a KV token weighs.
+    """What one process did for the run: seconds of search, model calls, questions finished.
 
-    `peak_kv_tokens` is what all trees in flight held together at the most.
+    `peak_kv_tokens` is the most that all trees in flight held together.
     """
 
     kind: ClassVar[str] = "session"
@@ -109,14 +127,15 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A piece of work did not fit and was made smaller: `tried` units, then at most `limit`, None for any size again.
+class OomRetry:
+    """An out-of-memory retry: a piece of `tried` units failed, the next ones have at most `limit` units.
 
-    With `spared` what can be computed again was given up first. A last rung without either ended the work.
-    `moment` is seconds since the meter of its process began, which was at `began` (seconds since 1970).
+    `limit` None means that all sizes are tried again, because caches were freed first (`spared`); with `limit` None and
+    not `spared` nothing was left to try, and the work failed. `moment` is the time in seconds since the meter of the
+    process started, which was at `began` (seconds since 1970).
     """
 
-    kind: ClassVar[str] = "rung"
+    kind: ClassVar[str] = "oom_retry"
     guard: str
     unit: str
     tried: Count
@@ -133,7 +152,11 @@ class Rung:
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """Memory was given back between two phases, or after a piece that did not fit: what each try really freed."""
+    """Unused memory was freed, between two phases or after a piece that did not fit (`after`).
+
+    `freed_bytes` is what each attempt really freed, `held_bytes` what the process held afterwards. `began` and `moment`
+    as in OomRetry.
+    """
 
     kind: ClassVar[str] = "reclaimed"
     after: str
@@ -146,7 +169,7 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """One kind of phase: how often it ran, its seconds in all, the most bytes held in it, and those planned for it."""
+    """All runs of one phase: how many, seconds in total, the most bytes held in any, the bytes planned."""
 
     name: str
     times: Count
@@ -157,10 +180,11 @@ class PhasePeak:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """What one process has held since its meter began; a later one with the same `began` takes its place.
+    """The memory that one process held on a device over time; a later event with the same `began` replaces this one.
 
-    `moments`, `held_bytes` and `places` belong together; a place is one of `phases`, None for none of them.
-    `used_bytes` is the allocator's own count at the end, None where it tells nothing.
+    `moments` (seconds since `began`), `held_bytes` and `places` have one entry for each sample; a place is an index
+    into `phases`, None outside of all phases. `used_bytes` is the allocator's own count at the end, None if it has
+    none.
     """
 
     kind: ClassVar[str] = "memory_timeline"
@@ -175,119 +199,4 @@ class MemoryTimeline:
     used_bytes: Count | None = None
 
 
-Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | Rung | Reclaimed | MemoryTimeline
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
-    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, Rung, Reclaimed, MemoryTimeline)
-}
-
-
-@dataclass
-class EventLog:
-    """Appends events to a run's file; each line reaches the operating system whole before the next begins.
-
-    One process at a time: a second writer gets a RunError. A half-written last line, left by a kill, is cut off.
-    """
-
-    folder: Path
-    _file: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        path = self.folder / FILE_NAME
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise RunError(
-                f"{self.folder} is being written by another process; wait for it or choose another --out"
-            ) from None
-        self._cut_half_line()
-
-    def write(self, event: Event) -> None:
-        """Append one event."""
-        line = json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
-        data = memoryview(line.encode("utf-8") + b"\n")
-        try:
-            while data:
-                data = data[os.write(self._file, data) :]
-        except OSError as error:
-            # Without the half line: a later event would be glued to it.
-            self._cut_half_line()
-            raise RunError(
-                f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
-                f"make room, then palmette search --resume {self.folder}"
-            ) from error
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether nothing has been written yet, by any process."""
-        return os.fstat(self._file).st_size == 0
-
-    def close(self) -> None:
-        """Flush to disk and let other processes in."""
-        try:
-            os.fsync(self._file)
-        except OSError:
-            pass  # A pipe or a full disk: what could be written has been written.
-        os.close(self._file)
-
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _cut_half_line(self) -> None:
-        size = os.fstat(self._file).st_size
-        end, block = size, 1 << 16
-        while end > 0:
-            start = max(0, end - block)
-            cut = os.pread(self._file, end - start, start).rfind(b"\n")
-            if cut >= 0:
-                end = start + cut + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(self._file, end)
-
-
-def read_events(folder: Path) -> Iterator[Event]:
-    """Yield a run's events in order. A half-written last line is dropped; other damage is a RunError with its line."""
-    path = folder / FILE_NAME
-    if path.exists() and not path.is_file():
-        raise RunError(f"{folder} is no run folder: {path} is no regular file")
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise RunError(
-            f"{folder} is no run folder: cannot read {path}: {error.strerror}. A run that was stopped while its models "
-            f"loaded has nothing to resume: start it again"
-        ) from error
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            yield _decode(line, f"{path}, line {number}")
-
-
-def _decode(line: bytes, place: str) -> Event:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{place}: damaged, not JSON ({error})") from None
-    kind = values.pop("kind", None) if isinstance(values, dict) else None
-    if not isinstance(kind, str) or kind not in _ADAPTERS:
-        raise RunError(f"{place}: damaged, no event of a known kind")
-    try:
-        event: Event = _ADAPTERS[kind].validate_python(values)
-    except ValidationError as error:
-        item = error.errors()[0]
-        where = ".".join(str(part) for part in item["loc"])
-        raise RunError(f"{place}: damaged {kind} event: {where}: {item['msg']}") from None
-    return event
+Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | OomRetry | Reclaimed | MemoryTimeline

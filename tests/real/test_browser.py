@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from palmette.config import Config
-from palmette.events import (
-    Chosen,
-    EventLog,
-    NodeRecord,
-    QuestionFinished,
-    QuestionStarted,
-    RunStarted,
-    Session,
-    WaveDone,
-)
+from palmette.event_log import EventLog
+from palmette.events import Chosen, NodeRecord, QuestionFinished, QuestionStarted, RunStarted, Session, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.score.judge import MathJudge
-from palmette.search.referee import Referee
+from palmette.score.judges.math import MathJudge
+from palmette.search.rejudge import Rejudge
+from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
@@ -70,7 +62,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [("rebase-<img src=x onerror=window.pwned=6>", "rebase", 3), ("bon", "best_of_n", 3)]
     runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
     asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
-    return write_page(compare(runs, lambda config: Referee(MathJudge(3600), asked)), folder / "report.html")
+    return write_page(compare(runs, lambda config: Rejudge(MathJudge(3600), asked)), folder / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +203,7 @@ def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) ->
 def test_a_run_that_has_finished_nothing_yet_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
         log.write(RunStarted("0", Config().model_dump(mode="json")))
-    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(3600), [])), tmp_path / "report.html")
+    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])), tmp_path / "report.html")
     with shown(browser, path, SIZES[0]) as page:
         assert text(page, "title") == "best_of_n at width 16"
         assert page.evaluate('document.getElementById("explorer").hidden') is True
@@ -225,7 +217,7 @@ def test_keys_show_a_tall_tree_nearer_and_whole_again(browser: Browser, tmp_path
         log.write(QuestionStarted("a", "2+2", "4", 10, "d"))
         log.write(WaveDone("a", 0, leaves, {}, 330, 1120))
         log.write(QuestionFinished("a", chosen, {"correct": 80}, 320, 330.0, 330, 1120, 1))
-    path = write_page(compare([tmp_path], lambda config: Referee(MathJudge(3600), [])), tmp_path / "report.html")
+    path = write_page(compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])), tmp_path / "report.html")
     with shown(browser, path, SIZES[0]) as page:
         focus(page, "view")
         heights = [page.evaluate("view.rowHeight / view.fitted")]

@@ -12,7 +12,8 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from palmette.events import Event, MemoryTimeline, QuestionFinished, QuestionStarted, Rung, WaveDone, read_events
+from palmette.event_log import read_events
+from palmette.events import Event, MemoryTimeline, OomRetry, QuestionFinished, QuestionStarted, WaveDone
 
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"
@@ -64,12 +65,12 @@ def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every
     free, capped = tmp_path / "runs" / "free", tmp_path / "runs" / "0.4"
     assert (capped / "taken").exists(), done.stderr
     assert grown(capped) == grown(free)
-    assert not [event for event in read_events(free) if isinstance(event, Rung)]
-    rungs = [event for event in read_events(capped) if isinstance(event, Rung)]
-    waves = [rung for rung in rungs if rung.guard == "wave"]
+    assert not [event for event in read_events(free) if isinstance(event, OomRetry)]
+    retries = [event for event in read_events(capped) if isinstance(event, OomRetry)]
+    waves = [retry for retry in retries if retry.guard == "wave"]
     assert waves and waves[0].tried == 120 and waves[0].limit == 60
-    assert all(rung.limit is not None and rung.limit < rung.tried for rung in rungs if not rung.spared)
-    assert all("allocate" in rung.reason for rung in rungs)
+    assert all(retry.limit is not None and retry.limit < retry.tried for retry in retries if not retry.spared)
+    assert all("allocate" in retry.reason for retry in retries)
     timelines = [event for event in read_events(capped) if isinstance(event, MemoryTimeline)]
     assert {phase.name for phase in timelines[-1].phases} >= {"search", "expand", "score"}
-    assert {rung.began for rung in rungs} == {timelines[-1].began}
+    assert {retry.began for retry in retries} == {timelines[-1].began}

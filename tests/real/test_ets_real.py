@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from palmette.events import Session, WaveDone, read_events
+from palmette.event_log import read_events
+from palmette.events import Session, WaveDone
 from tests.command import palmette
 from tests.unit.test_etsfile import PUBLISHED
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.real
 SMALL = ("--questions", "3", "--width", "8", "--set", "task.grade=2")
 LOADED = """
 import sys
-from palmette.cli import main
+from palmette.commands.app import main
 try:
     main()
 finally:
@@ -87,7 +88,7 @@ def test_a_budget_too_small_is_refused_with_values_that_fit(tmp_path: Path) -> N
     refused = palmette(*wanted, "--set", "search.kv_budget=100KiB", "--out", "a", cwd=tmp_path)
     assert refused.returncode == 3
     assert not (tmp_path / "a").exists()
-    fits = re.search(r"Fits: search\.kv_budget (\S+)$", refused.stderr.strip())
+    fits = re.search(r"Fits: search\.kv_budget (\w+)", " ".join(refused.stderr.split()))
     assert fits, refused.stderr
     assert palmette(*wanted, "--set", f"search.kv_budget={fits[1]}", "--out", "b", cwd=tmp_path).returncode == 0
 

@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands there."""
+"""What the README and the page about searching show is run as it stands there."""
 
 import os
 import re
@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [README, *((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("search.md", "plan.md"))]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```\n(.*?)```", page, re.DOTALL)]
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("palmette ")]
 
 
-def test_the_python_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_first_python_example_gives_an_answer_with_its_tree(tmp_path: Path) -> None:
+    example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 5
     done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *progress, share = done.stdout.split()
-    assert progress == ["0/2", "1/2", "2/2"]
-    assert 0 <= float(share) <= 1
+    first, *tree = done.stdout.splitlines()
+    assert first == "9 prompt"
+    assert sum("[finished]" in line for line in tree) == 16
 
 
 @cache
@@ -31,11 +34,24 @@ def help_of(name: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_every_command_has_flags_that_exist(command: str) -> None:
     _, name, *words = shlex.split(command.split("#")[0])
     listed = re.findall(r"--[\w-]+", help_of(name))
     assert [word for word in words if word.startswith("--") and word not in listed] == []
+
+
+def test_files_that_do_not_exist_are_marked_as_placeholders() -> None:
+    for command in COMMANDS:
+        for word in shlex.split(command.split("#")[0]):
+            is_path = "/" in word or word.endswith((".yaml", ".jsonl"))
+            is_hub_name = re.fullmatch(r"[\w-]+/[\w.-]+", word) is not None
+            assert not is_path or is_hub_name or word.split(".")[0].isupper(), command
+
+
+def test_every_page_that_the_readme_links_to_is_there() -> None:
+    for target in re.findall(r"\]\((docs/[^)#]+)", README):
+        assert (ROOT / target).exists(), target
 
 
 def test_the_readme_shows_commands() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from palmette.events import FILE_NAME, NodeRecord, QuestionFinished, WaveDone, read_events
+from palmette.event_log import FILE_NAME, read_events
+from palmette.events import NodeRecord, QuestionFinished, WaveDone
 from tests.command import Command, palmette
 
 pytestmark = pytest.mark.xdist_group("search")  # They share a search that is run once.
@@ -195,17 +196,19 @@ def test_a_run_can_be_resumed_from_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_taken_while_the_models_were_loading_is_not_written_into(tmp_path: Path) -> None:
-    from palmette.config import load_config
+    from palmette.api import Searcher
     from palmette.errors import RunError
-    from palmette.run import new_folder, start_search
+    from palmette.run.parts import build_parts
+    from palmette.run.search import make_meter, search_into
+    from palmette.tasks.load import load_task
 
-    config = load_config(None, {"out": str(tmp_path / "run"), "task.questions": 1, "search.width": 1})
-    first, second = new_folder(config), new_folder(config)
-    start_search(first, config, lambda done, total: None)
-    before = (first / FILE_NAME).read_bytes()
-    with pytest.raises(RunError, match="taken by another process"):
-        start_search(second, config, lambda done, total: None)
-    assert (first / FILE_NAME).read_bytes() == before
+    searcher = Searcher(width=1, settings={"task.questions": 1})
+    task = load_task(searcher.config.task)
+    searcher.search(task, out=tmp_path / "run")
+    before = (tmp_path / "run" / FILE_NAME).read_bytes()
+    with make_meter(searcher.config) as meter, pytest.raises(RunError, match="taken by another process"):
+        next(search_into(tmp_path / "run", searcher.config, build_parts(searcher.config), task, meter, is_new=True))
+    assert (tmp_path / "run" / FILE_NAME).read_bytes() == before
 
 
 def test_a_search_without_a_reward_model_votes_by_majority_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from palmette.zoo import cache
 from palmette.zoo.catalog import ENTRIES, catalog
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 from palmette.zoo.load import load_embedder, load_policy
 from tests.command import palmette
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from palmette.engine.attention import attend, attend_one_by_one, plan
+from palmette.engine.attention import attend, attend_one_by_one, plan_attention
 from palmette.engine.kv_pool import KvPool, KvShape
-from palmette.engine.pieces import lay_out
+from palmette.engine.pieces import order_pieces
 
 from .forest import cut, grown
 
@@ -26,7 +26,7 @@ def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options
         _, nodes = grown(pool, rng, rng.randint(1, 60))
         pool.keys[0].normal_(std=2)
         pool.values[0].normal_()
-        ordered, segments = lay_out(cut(nodes, rng))
+        ordered, segments = order_pieces(cut(nodes, rng))
         seen = [
             [int(slot) for part in piece.node.path()[:-1] for slot in part.slots[: len(part.tokens)]]
             + piece.node.slots[: at + 1].tolist()
@@ -34,7 +34,7 @@ def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options
             for at in range(piece.first, piece.last)
         ]
         query = torch.randn(2, len(seen), fold, 8)
-        reading = plan(segments, np.array([len(path) - 1 for path in seen]), CPU)
+        reading = plan_attention(segments, np.array([len(path) - 1 for path in seen]), CPU)
         fast = attend(query, pool.keys[0], pool.values[0], reading, **options)  # type: ignore[arg-type]
         slow = attend_one_by_one(query, pool.keys[0], pool.values[0], seen, **options)  # type: ignore[arg-type]
         assert torch.allclose(fast, slow, atol=1e-5)
@@ -44,7 +44,7 @@ def test_every_slot_of_the_forest_is_read_once_however_many_rows_share_it() -> N
     rng = random.Random(0)
     _, nodes = grown(KvPool(SHAPE), rng, 80)
     pieces = cut(nodes, rng)
-    _, segments = lay_out(pieces)
+    _, segments = order_pieces(pieces)
     read = [int(slot) for segment in segments for slot in segment.slots]
     on_paths = {node for piece in pieces for node in piece.node.path()}
     assert len(read) == len(set(read)) == sum(len(node.tokens) for node in on_paths)

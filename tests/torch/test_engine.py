@@ -12,11 +12,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
-from palmette.engine.kv_pool import BLOCK_TOKENS
 from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError
+from palmette.errors import BackendError, BudgetError
 
 Prompt = Callable[[str], tuple[int, ...]]
 Paths = dict[str, dict[int, tuple[int, ...]]]
@@ -38,7 +37,7 @@ def slow(policy: LlamaForCausalLM, wish: Expansion, end: int, line: int) -> tupl
 def backend(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float = 1.0, **options: Any
 ) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(temperature), **options)
+    return LocalBackend(policy, tokenizer, sampling=Sampling(temperature), **options)
 
 
 def waves(under_test: LocalBackend, paths: Paths, seed: int, expand: Callable[[list[Expansion]], None]) -> None:
@@ -84,7 +83,6 @@ def test_trees_grow_as_if_every_step_were_written_alone(
 
     waves(shared, paths, rows, expand)
     assert written > 30
-    assert shared.room_tokens() == (None if budget is None else pool.free_blocks * BLOCK_TOKENS)
     for question in paths:
         shared.release(question, list(paths[question]))
     assert pool.taken_bytes == 0
@@ -129,9 +127,23 @@ def test_a_budget_too_small_for_one_path_is_refused_with_one_that_fits(
     wish = Expansion("q", 0, prompt("12*12-(7-3)+8-(2*2)") * 3, 5, 4, 1)
     token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
     small = backend(policy, tokenizer, batch_rows=4, kv_bytes=32 * token_bytes)
-    with pytest.raises(BackendError, match=r"one path needs 63 tokens of KV, the budget holds 32: give it \d+ bytes"):
+    with pytest.raises(BudgetError) as caught:
         small.expand([wish])
     assert small.tree.cache.pool.taken_bytes == 0
+    assert str(caught.value) == (
+        f"one path has 63 tokens of KV so far, the KV budget holds 32: a token takes {token_bytes} bytes, "
+        f"and the longest prompt with all its steps must fit"
+    )
+    advised = backend(policy, tokenizer, batch_rows=4, kv_bytes=(63 + 4) * token_bytes)
+    assert advised.expand([wish])[0].tokens == backend(policy, tokenizer, batch_rows=1).expand([wish])[0].tokens
+
+
+def test_a_budget_too_small_to_check_the_model_is_refused_as_one(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    token_bytes = backend(policy, tokenizer, batch_rows=1).kv_bytes_per_token
+    with pytest.raises(BudgetError, match="one path has 5 tokens of KV so far, the KV budget holds 1"):
+        backend(policy, tokenizer, batch_rows=4, kv_bytes=token_bytes)
 
 
 TINY: dict[str, Any] = {

@@ -11,25 +11,27 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from palmette.backends.backend import Expansion
 from palmette.backends.guarded import GuardedBackend
 from palmette.backends.local import LocalBackend
-from palmette.config import MemorySettings
 from palmette.engine.cuts import Sampling
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.errors import BudgetError
-from palmette.events import Event, MemoryTimeline, Rung
+from palmette.events import Event, MemoryTimeline, OomRetry
+from palmette.memory.device import read_device
 from palmette.memory.guard import Guard
 from palmette.memory.meter import Meter
-from palmette.memory.observe import read_device
+from palmette.run.watch import Watch
 from palmette.score.guarded import GuardedScorer
-from palmette.score.likelihood import LikelihoodScorer
 from palmette.score.scorer import Candidate
-from palmette.watch import Watch
+from palmette.score.scorers.likelihood import LikelihoodScorer
+from palmette.settings import MemorySettings
 
 Prompt = Callable[[str], tuple[int, ...]]
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
 
 
-def guard(rungs: list[Rung], spare: Callable[[], bool] = lambda: False) -> Guard:
-    return Guard("wave", unit="node", reclaim=lambda: 0, observe=read_device, record=rungs.append, spare=spare)
+def guard(retries: list[OomRetry], free_caches: Callable[[], bool] = lambda: False) -> Guard:
+    return Guard(
+        "wave", unit="node", reclaim=lambda: 0, observe=read_device, record=retries.append, free_caches=free_caches
+    )
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def failing(model: LlamaForCausalLM, fails: Callable[[int, int], bool]) -> Itera
 
 
 def backend(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LocalBackend:
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    return LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
 
 
 def wave(prompt: Prompt, parents: int = 3, children: int = 4) -> list[Expansion]:
@@ -77,11 +79,11 @@ def test_a_wave_that_fails_at_any_call_grows_the_same_steps_and_leaves_a_whole_c
     free = backend(policy, tokenizer)
     expected = free.expand(asked)
     after = free.expand(second(asked, [step.tokens for step in expected]))
-    local, rungs = backend(policy, tokenizer), list[Rung]()
-    guarded = GuardedBackend(local, guard(rungs).run, nullcontext)
+    local, retries = backend(policy, tokenizer), list[OomRetry]()
+    guarded = GuardedBackend(local, guard(retries).run, nullcontext)
     with failing(policy, lambda call, tokens: call == failed):
         steps = guarded.expand(asked)
-    assert [(rung.tried, rung.limit) for rung in rungs] == [(12, 6)]
+    assert [(retry.tried, retry.limit) for retry in retries] == [(12, 6)]
     assert [(step.tokens, step.text) for step in steps] == [(step.tokens, step.text) for step in expected]
     local.tree.cache.check_integrity()
     again = guarded.expand(second(asked, [step.tokens for step in steps]))
@@ -98,11 +100,11 @@ def test_a_model_that_only_fits_few_rows_grows_the_same_steps(
     asked = wave(prompt)
     expected = backend(policy, tokenizer).expand(asked)
     most = max(len(one.prefix) for one in asked) + 1
-    local, rungs = backend(policy, tokenizer), list[Rung]()
+    local, retries = backend(policy, tokenizer), list[OomRetry]()
     with failing(policy, lambda call, tokens: tokens > most):
-        steps = GuardedBackend(local, guard(rungs).run, nullcontext).expand(asked)
+        steps = GuardedBackend(local, guard(retries).run, nullcontext).expand(asked)
     assert [step.tokens for step in steps] == [step.tokens for step in expected]
-    assert [rung.tried for rung in rungs][:2] == [12, 6]
+    assert [retry.tried for retry in retries][:2] == [12, 6]
 
 
 def test_caches_are_given_up_before_the_search_is(
@@ -110,13 +112,13 @@ def test_caches_are_given_up_before_the_search_is(
 ) -> None:
     asked = wave(prompt, parents=1)
     expected = backend(policy, tokenizer).expand(asked)
-    local, rungs = backend(policy, tokenizer), list[Rung]()
-    guarded = GuardedBackend(local, guard(rungs, local.give_up_cache).run, nullcontext)
+    local, retries = backend(policy, tokenizer), list[OomRetry]()
+    guarded = GuardedBackend(local, guard(retries, local.give_up_cache).run, nullcontext)
     before = local.tree.cache.pool.blocks
     with failing(policy, lambda call, tokens: local.tree.cache.pool.blocks == before):
         steps = guarded.expand(asked)
     assert [step.tokens for step in steps] == [step.tokens for step in expected]
-    assert [(rung.tried, rung.limit, rung.spared) for rung in rungs] == [
+    assert [(retry.tried, retry.limit, retry.spared) for retry in retries] == [
         (4, 2, False),
         (2, 1, False),
         (1, None, True),
@@ -128,14 +130,14 @@ def test_caches_are_given_up_before_the_search_is(
 def test_a_model_that_never_fits_is_a_budget_error(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
-    local, rungs = backend(policy, tokenizer), list[Rung]()
-    guarded = GuardedBackend(local, guard(rungs, local.give_up_cache).run, nullcontext)
+    local, retries = backend(policy, tokenizer), list[OomRetry]()
+    guarded = GuardedBackend(local, guard(retries, local.give_up_cache).run, nullcontext)
     with (
         failing(policy, lambda call, tokens: True),
         pytest.raises(BudgetError, match=r"smallest wave \(1 node, tried 2, 1\)"),
     ):
         guarded.expand(wave(prompt, parents=1, children=2))
-    assert rungs[-1].limit is None and not rungs[-1].spared
+    assert retries[-1].limit is None and not retries[-1].spared
     local.tree.cache.check_integrity()
 
 
@@ -148,13 +150,13 @@ def test_scores_are_the_same_whichever_call_fails(
     then = [Candidate(one.messages, (*one.steps, "5+5=10\n"), False) for one in first]
     free = LikelihoodScorer(policy, tokenizer, batch_rows=2)
     expected = free.score(first), free.score(then)
-    scorer, rungs = LikelihoodScorer(policy, tokenizer, batch_rows=2), list[Rung]()
-    guarded = GuardedScorer(scorer, guard(rungs).run, nullcontext)
+    scorer, retries = LikelihoodScorer(policy, tokenizer, batch_rows=2), list[OomRetry]()
+    guarded = GuardedScorer(scorer, guard(retries).run, nullcontext)
     with failing(policy, lambda call, tokens: call == failed):
         found = guarded.score(first)
     with failing(policy, lambda call, tokens: call == failed):
         assert (found, guarded.score(then)) == expected
-    assert rungs[0].tried == 6
+    assert retries[0].tried == 6
     assert min(expected[0]) < 0.99  # a step whose outputs were lost would score 1
     scorer.tree.cache.check_integrity()
 
@@ -188,8 +190,8 @@ def test_a_pool_that_cannot_double_grows_by_less_then_stops_at_its_size() -> Non
     with pytest.raises(PoolFullError):
         pool.take(1)
     assert pool.limit_tokens == pool.blocks * BLOCK_TOKENS
-    assert pool.freeze is not None and "allocate" in pool.freeze.reason
-    assert (pool.freeze.wanted_tokens, pool.freeze.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
+    assert pool.cache_full is not None and "allocate" in pool.cache_full.reason
+    assert (pool.cache_full.wanted_tokens, pool.cache_full.limit_tokens) == (pool.limit_tokens + 1, pool.limit_tokens)
     pool.check_integrity([*taken, *more, *rest])
     assert {tensor.shape[1] for tensor in (*pool.keys, *pool.values)} == {pool.blocks * BLOCK_TOKENS}
 
@@ -210,10 +212,10 @@ def test_a_cache_that_cannot_grow_is_told_once_and_grows_the_same_steps(
         for _ in range(2):
             steps = watch.backend.expand(wave(prompt))
             assert [step.tokens for step in steps] == [step.tokens for step in expected]
-    (rung,) = [event for event in heard if isinstance(event, Rung)]
-    assert (rung.guard, rung.unit, rung.limit) == ("policy cache", "token", pool.limit_tokens)
-    assert rung.tried > pool.blocks and "allocate" in rung.reason
-    assert {rung.began} == {event.began for event in heard if isinstance(event, MemoryTimeline)}
+    (retry,) = [event for event in heard if isinstance(event, OomRetry)]
+    assert (retry.guard, retry.unit, retry.limit) == ("policy cache", "token", pool.limit_tokens)
+    assert retry.tried > pool.blocks and "allocate" in retry.reason
+    assert {retry.began} == {event.began for event in heard if isinstance(event, MemoryTimeline)}
 
 
 def test_a_pool_that_shrinks_grows_again_up_to_half() -> None:

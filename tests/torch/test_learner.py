@@ -10,18 +10,18 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from palmette.errors import BackendError, RunError
+from palmette.errors import BackendError, ConfigError, PalmetteError, RunError
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
+from palmette.train.model_parts import train_all, train_lora
 from palmette.train.optimizer import AdamSettings, HostAdamW
 from palmette.train.samples import Sample
-from palmette.train.trainable import train_all, train_lora
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
 ADAM = AdamSettings(learning_rate=1e-3, weight_decay=0.1, max_norm=0.5)
 
 
-def drawn(count: int, vocabulary: int) -> list[Sample]:
+def drawn(count: int, vocabulary: int, *, temperature: float = 0.9, masked: bool = False) -> list[Sample]:
     rng = random.Random(0)
 
     def tokens(length: int) -> tuple[int, ...]:
@@ -34,22 +34,32 @@ def drawn(count: int, vocabulary: int) -> list[Sample]:
             Sample(
                 prompt=tokens(rng.randint(1, 6)),
                 response=tokens(length),
-                advantage=rng.gauss(0, 1),
+                advantages=tuple(rng.gauss(0, 1) for _ in range(length)),
                 group=place // 4,
                 old_logprobs=tuple(rng.gauss(-3, 0.5) for _ in range(length)),
                 reference_logprobs=tuple(rng.gauss(-3, 0.5) for _ in range(length)),
+                temperature=temperature,
             )
         )
-    return samples
+    return [with_a_mask(sample, rng) for sample in samples] if masked else samples
+
+
+def with_a_mask(sample: Sample, rng: random.Random) -> Sample:
+    """Mask about half of the tokens, of one sample in four none."""
+    if rng.random() < 0.25:
+        return sample
+    mask = [rng.random() < 0.5 for _ in sample.response]
+    mask[rng.randrange(len(mask))] = True
+    return dataclasses.replace(sample, mask=tuple(mask))
 
 
 def updated(policy: Any, *, dtype: torch.dtype = torch.float64, tokens: int = 10_000, **options: Any) -> Any:
     model = train_all(copy.deepcopy(policy).to(dtype))
-    run = options.pop("run_pieces", None)
+    run, masked = options.pop("run_pieces", None), options.pop("masked", False)
     # Adam's first step is g / (|g| + eps): with 1e-8, float32's rounding of a gradient near zero is a whole step.
     adam = ADAM if dtype == torch.float64 else dataclasses.replace(ADAM, eps=1e-4)
     learner = Learner(model, loss=LOSS, adam=adam, temperature=0.9, **options)
-    result = learner.update(drawn(12, 21), micro_batch_tokens=tokens, run_pieces=run)
+    result = learner.update(drawn(12, 21, masked=masked), micro_batch_tokens=tokens, run_pieces=run)
     return model, result
 
 
@@ -61,17 +71,19 @@ def assert_same(ours: torch.nn.Module, theirs: torch.nn.Module, atol: float) -> 
 def written_out(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[LlamaForCausalLM, float]:
     """One update by full logits, one sample at a time, with torch's plain AdamW."""
     model = copy.deepcopy(policy).double().requires_grad_(True)
-    total = sum(len(sample.response) for sample in samples)
+    marks = [torch.tensor(sample.mask or (True,) * len(sample.response), dtype=torch.float64) for sample in samples]
+    total = float(torch.cat(marks).sum())
     value = 0.0
-    for sample in samples:
+    for sample, mark in zip(samples, marks, strict=True):
         row = torch.tensor([[*sample.prompt, *sample.response]])
         logs = torch.log_softmax(model(row).logits[0] / 0.9, -1)[len(sample.prompt) - 1 : -1]
         chosen = logs[range(len(sample.response)), list(sample.response)]
         ratio = torch.exp(chosen - torch.tensor(sample.old_logprobs, dtype=torch.float64))
-        gain = torch.minimum(ratio * sample.advantage, ratio.clamp(0.9, 1.3) * sample.advantage)
+        advantages = torch.tensor(sample.advantages, dtype=torch.float64)
+        gain = torch.minimum(ratio * advantages, ratio.clamp(0.9, 1.3) * advantages)
         apart = torch.tensor(sample.reference_logprobs, dtype=torch.float64) - chosen
         entropy = -(logs.exp() * logs).sum(-1)
-        loss = (-gain + 0.05 * (apart.exp() - apart - 1) - 0.02 * entropy).sum() / total
+        loss = (mark * (-gain + 0.05 * (apart.exp() - apart - 1) - 0.02 * entropy)).sum() / total
         loss.backward()
         value += loss.detach().item()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -79,25 +91,78 @@ def written_out(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[Ll
     return model, value
 
 
-def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM) -> None:
-    ours, result = updated(policy)
-    plain, loss = written_out(policy, drawn(12, 21))
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_update_is_the_plain_one_written_out(policy: LlamaForCausalLM, masked: bool) -> None:
+    ours, result = updated(policy, masked=masked)
+    samples = drawn(12, 21, masked=masked)
+    plain, loss = written_out(policy, samples)
     assert_same(ours, plain, 1e-10)
     assert not ours.training  # As it was: the policy goes on to sample.
     assert abs(result.loss - loss) < 1e-12
-    assert result.response_tokens == sum(len(sample.response) for sample in drawn(12, 21))
+    counted = sum(sum(sample.mask or (True,) * len(sample.response)) for sample in samples)
+    assert result.response_tokens == counted
+    assert (counted < sum(len(sample.response) for sample in samples)) == masked
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("tokens", [14, 30, 64])
 @pytest.mark.parametrize(("dtype", "atol", "rel"), [(torch.float64, 1e-10, 1e-12), (torch.float32, 1e-6, 1e-5)])
 def test_micro_batches_change_no_weight(
-    policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float, rel: float
+    policy: LlamaForCausalLM, tokens: int, dtype: torch.dtype, atol: float, rel: float, masked: bool
 ) -> None:
-    whole, one = updated(policy, dtype=dtype)
-    cut, many = updated(policy, dtype=dtype, tokens=tokens)
+    whole, one = updated(policy, dtype=dtype, masked=masked)
+    cut, many = updated(policy, dtype=dtype, tokens=tokens, masked=masked)
     assert one.pieces == 1 < many.pieces
     assert_same(cut, whole, atol)
-    assert one.loss == pytest.approx(many.loss, rel=rel) and one.entropy == pytest.approx(many.entropy, rel=rel)
+    for name in ("loss", "kl", "entropy", "ratio_low", "ratio_mean", "ratio_high"):
+        assert getattr(one, name) == pytest.approx(getattr(many, name), rel=rel), name
+    assert one.clipped_share == pytest.approx(many.clipped_share, abs=1e-6)
+
+
+def gradients(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[list[torch.Tensor], list[float]]:
+    model = train_all(copy.deepcopy(policy).double())
+    learner = Learner(model, loss=LOSS, temperature=0.9)
+    sums, _ = learner.accumulate(samples, micro_batch_tokens=10_000)
+    found = [weight.grad for weight in model.parameters()]
+    return [gradient for gradient in found if gradient is not None], sums.tolist()
+
+
+def test_a_masked_token_is_read_and_nothing_else(policy: LlamaForCausalLM) -> None:
+    first, second, third = (5, 0.7, -2.0, -3.0), (9, -1.1, -1.5, -2.5), (2, 0.4, -2.2, -2.1)
+
+    def sample(prompt: tuple[int, ...], *tokens: tuple[int, float, float, float], mask: Any = None) -> Sample:
+        response, advantages, old, reference = zip(*tokens, strict=True)
+        return Sample(prompt, response, advantages, None, old, reference, 0.9, mask)
+
+    beside = sample((4, 4), first, third)
+    apart = [
+        # What comes after the last counted token changes nothing before it; what comes before the first is a prompt.
+        (sample((1, 3), first, second, third, mask=(True, True, False)), sample((1, 3), first, second)),
+        (sample((1, 3), first, second, third, mask=(False, True, True)), sample((1, 3, 5), second, third)),
+        (
+            sample((1, 3), first, second, third, mask=(True, False, True)),
+            sample((1, 3), first, (9, 99.0, -9.0, -9.0), third, mask=(True, False, True)),
+        ),
+    ]
+    for masked, plain in apart:
+        ours, told = gradients(policy, [masked, beside])
+        theirs, expected = gradients(policy, [plain, beside])
+        assert told == pytest.approx(expected, abs=1e-12)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+
+
+def test_advantages_weigh_their_own_token(policy: LlamaForCausalLM) -> None:
+    # Without old log-probabilities a token's loss is minus its advantage: the mean of 1, -3 and 5 is 1.
+    model = train_all(copy.deepcopy(policy).double())
+    learner = Learner(model)
+    told = learner.update([Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0))], micro_batch_tokens=100)
+    assert told.loss == pytest.approx(-1.0, abs=1e-12)
+    masked = [Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0), mask=(True, True, False)), Sample((1,), (4,), (0.0,))]
+    told = learner.update(masked, micro_batch_tokens=4)
+    # A zero counts: (1 - 3 + 0) / 3. A masked token does not.
+    assert (told.response_tokens, told.pieces) == (3, 2) and told.loss == pytest.approx(2 / 3, abs=1e-12)
+    assert (told.ratio_low, told.ratio_mean, told.ratio_high) == (1.0, 1.0, 1.0)
 
 
 def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForCausalLM) -> None:
@@ -164,7 +229,7 @@ def test_lora_trains_adapters_only_and_equals_itself_however_it_is_cut(policy: L
         model = train_lora(copy.deepcopy(policy).double(), rank=4)
         before = copy.deepcopy(model.state_dict())
         learner = Learner(model, loss=LOSS, adam=ADAM, savings=savings)
-        learner.update(drawn(12, 21), micro_batch_tokens=tokens)
+        learner.update(drawn(12, 21, temperature=1.0), micro_batch_tokens=tokens)
         changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
         assert changed and all("lora_" in name for name in changed)
         made.append(model)
@@ -205,3 +270,53 @@ def test_a_model_that_cannot_be_trained_is_refused(policy: LlamaForCausalLM) -> 
 def test_savings_that_do_nothing_here_are_told(policy: LlamaForCausalLM) -> None:
     learner = Learner(train_all(copy.deepcopy(policy)), savings=Savings(host_optimizer=True, host_activations=True))
     assert [note.split()[0] for note in learner.notes] == ["host_optimizer", "host_activations"]
+
+
+def test_samples_at_another_temperature_are_refused_and_nothing_is_changed(policy: LlamaForCausalLM) -> None:
+    model = train_all(copy.deepcopy(policy))
+    learner = Learner(model, temperature=0.7)
+    with pytest.raises(PalmetteError, match=r"sample 0 is at temperature 0.9, the learner at 0.7: give Learner temp"):
+        learner.update(drawn(12, 21), micro_batch_tokens=100)
+    assert_same(model, policy, 0)
+
+
+@pytest.mark.parametrize("rate", [1e38, 1.5, 0.0, -1e-3, float("inf"), float("nan")])
+def test_a_learning_rate_that_only_destroys_is_refused(rate: float) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rate is .* give a number above 0 and up to 1, 1e-6 say"):
+        AdamSettings(learning_rate=rate)
+    with pytest.raises(ConfigError, match="eps is 0: give a number above 0, 1e-8 say"):
+        AdamSettings(eps=0)
+
+
+def test_the_largest_learning_rate_leaves_weights_finite(policy: LlamaForCausalLM) -> None:
+    model = train_all(copy.deepcopy(policy))
+    learner = Learner(model, adam=AdamSettings(learning_rate=1.0), temperature=0.9)
+    for _ in range(3):
+        learner.update(drawn(12, 21), micro_batch_tokens=100)
+    assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_a_step_made_not_finite_are_told_as_lost(policy: LlamaForCausalLM, dtype: torch.dtype) -> None:
+    # No number of these is refused alone; 1 - learning_rate x weight_decay is more than float32 holds.
+    model = copy.deepcopy(policy)
+    model.to(dtype)  # type: ignore[arg-type]
+    learner = Learner(train_all(model), adam=AdamSettings(learning_rate=0.5, weight_decay=1e39), temperature=0.9)
+    with pytest.raises(RunError, match=r"not finite, at a learning rate of 0.5. They are lost: load the last check"):
+        learner.update(drawn(12, 21), micro_batch_tokens=100)
+    assert all(weight.grad is None for weight in model.parameters())
+    model.load_state_dict(policy.state_dict())
+    with pytest.raises(RunError, match="They are lost"):  # The model is whole again, the learner does the same.
+        learner.update(drawn(12, 21), micro_batch_tokens=100)
+
+
+def test_one_weight_that_is_not_finite_is_seen_wherever_it_stands(policy: LlamaForCausalLM) -> None:
+    config = copy.deepcopy(policy.config)
+    config.tie_word_embeddings = False
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        model = train_all(LlamaForCausalLM(config).eval())
+        learner = Learner(model, temperature=0.9)
+        with torch.no_grad():  # The embedding of a token that no sample holds: no gradient tells of it.
+            model.model.embed_tokens.weight[20, 7] = bad
+        with pytest.raises(RunError, match="They are lost"):
+            learner.update(drawn(12, 20), micro_batch_tokens=100)

@@ -9,8 +9,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-from palmette.score.likelihood import LikelihoodScorer
 from palmette.score.scorer import Candidate
+from palmette.score.scorers.likelihood import LikelihoodScorer
 from palmette.score.tree_scorer import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
-from palmette.backends.backend import Expansion, Step
+from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.local import LocalBackend, context_tokens
 from palmette.engine.cuts import Sampling
 from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.guard import GivesUpCache
+from palmette.memory.oom import TellsCacheFull
 
 Prompt = Callable[[str], tuple[int, ...]]
 TEXTS = ("1+2", "(3+4)*2-5", "9", "12*12-(7-3)+8-(2*2)", "1+2")
@@ -21,7 +24,7 @@ def backend(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: int = 64, **sampling: float
 ) -> LocalBackend:
     settings = Sampling(**sampling)  # type: ignore[arg-type]
-    return LocalBackend(policy, tokenizer, step_end="\n", sampling=settings, batch_rows=rows)
+    return LocalBackend(policy, tokenizer, sampling=settings, batch_rows=rows)
 
 
 def wishes(prompt: Prompt, copies: int = 4, tokens: int = 24) -> list[Expansion]:
@@ -72,15 +75,17 @@ def test_the_same_seed_gives_the_same_step_whatever_the_batch(
     assert [step.tokens for step in backwards] == [step.tokens for step in together]
 
 
-def test_log_probabilities_are_the_models_own(
-    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+@pytest.mark.parametrize(("temperature", "told"), [(0.5, 0.5), (1.0, 1.0), (1.3, 1.3), (0.0, 1.0)])
+def test_log_probabilities_are_the_models_own_at_the_temperature_that_a_step_tells(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, temperature: float, told: float
 ) -> None:
     for step, expansion in zip(
-        backend(policy, tokenizer, temperature=0.5, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
+        backend(policy, tokenizer, temperature=temperature, top_k=5).expand(wishes(prompt)), wishes(prompt), strict=True
     ):
+        assert step.temperature == told
         with torch.inference_mode():
             logits = policy(input_ids=torch.tensor([[*expansion.prefix, *step.tokens]]), use_cache=False).logits[0]
-        plain = logits.log_softmax(-1)[len(expansion.prefix) - 1 : -1]
+        plain = (logits / told).log_softmax(-1)[len(expansion.prefix) - 1 : -1]
         expected = plain.gather(1, torch.tensor(step.tokens)[:, None])[:, 0].tolist()
         assert step.logprobs == pytest.approx(expected, abs=1e-4)
 
@@ -126,6 +131,16 @@ def test_kv_bytes_count_keys_and_values_of_every_layer(
     assert backend(policy, tokenizer).kv_bytes_per_token == 2 * 2 * 2 * 8 * 4  # k+v, layers, kv heads, width, float32
 
 
+def test_a_backend_inside_the_process_tells_by_its_contracts_what_it_can_do_beyond_a_search(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    local: object = backend(policy, tokenizer)
+    assert isinstance(local, TakesWeights) and local.weight_version == 0
+    assert isinstance(local, OnDevice) and local.device == "cpu"
+    assert isinstance(local, TellsCacheFull) and local.cache_full is None
+    assert isinstance(local, GivesUpCache)
+
+
 def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     assert backend(policy, tokenizer).expand([]) == []
 
@@ -136,8 +151,8 @@ def test_a_delimiter_of_several_characters_is_found_across_tokens(
     plain = backend(policy, tokenizer).expand(wishes(prompt, copies=40, tokens=24))
     pairs = [step.text[4:6] for step in plain if len(step.text) > 8]
     delimiter = max(set(pairs), key=pairs.count)
-    found = LocalBackend(policy, tokenizer, step_end=delimiter, sampling=Sampling(), batch_rows=64)
-    steps = found.expand(wishes(prompt, copies=40, tokens=24))
+    asked = [replace(wish, step_end=delimiter) for wish in wishes(prompt, copies=40, tokens=24)]
+    steps = backend(policy, tokenizer).expand(asked)
     ended = [step for step in steps if step.finish == "step"]
     assert ended
     for step in steps:
@@ -157,9 +172,9 @@ def test_a_stop_text_ends_the_solution_wherever_tokens_begin(
     plain = backend(policy, tokenizer).expand(asked)
     pairs = [step.text[3:5] for step in plain if len(step.text) > 8 and "\n" not in step.text[3:5]]
     stop = max(set(pairs), key=pairs.count)
-    stopping = LocalBackend(policy, tokenizer, step_end="\n", stop=stop, sampling=Sampling(), batch_rows=64)
+    stopping = backend(policy, tokenizer).expand([replace(wish, stop=stop) for wish in asked])
     ended = 0
-    for step, free in zip(stopping.expand(asked), plain, strict=True):
+    for step, free in zip(stopping, plain, strict=True):
         place = free.text.find(stop)
         if place < 0:
             assert (step.tokens, step.finish) == (free.tokens, free.finish)
@@ -167,6 +182,24 @@ def test_a_stop_text_ends_the_solution_wherever_tokens_begin(
         ended += 1
         assert (step.finish, step.text) == ("end", free.text[: place + len(stop)])
     assert ended > 1
+
+
+def test_rows_of_one_call_end_by_their_own_rules_as_they_do_alone(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    # The same prefix and seed under three rules: the rows share their tokens until the first of them ends.
+    plain = wishes(prompt, copies=10)
+    text = "".join(step.text for step in backend(policy, tokenizer).expand(plain)).replace("\n", "")
+    often = max(set(text), key=text.count)
+    rules: list[dict[str, Any]] = [{"step_end": "\n"}, {"step_end": often}, {"stop": often}]
+
+    def expand(asked: list[Expansion]) -> list[tuple[tuple[int, ...], str, str]]:
+        return [(step.tokens, step.text, step.finish) for step in backend(policy, tokenizer).expand(asked)]
+
+    alone = [expand([replace(wish, **rule) for wish in plain]) for rule in rules]
+    together = expand([replace(wish, **rule) for wish in plain for rule in rules])
+    assert [together[place :: len(rules)] for place in range(len(rules))] == alone
+    assert alone[0] != alone[1] != alone[2]
 
 
 def test_a_model_that_turns_positions_otherwise_in_long_texts_takes_only_short_ones() -> None:
@@ -189,13 +222,13 @@ def test_a_stop_text_that_begins_in_the_step_above_ends_the_solution(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
     # A step's first character ends a stop text that its parent's last one began.
-    first = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
+    local = backend(policy, tokenizer)
     above = prompt("1+2") + tuple(tokenizer.encode("3\n", add_special_tokens=False))
     asked = [Expansion("q", 7, above, seed, 24) for seed in range(40)]
-    plain = [step for step in first.expand(asked) if step.text[:1] not in ("", "\n")]
+    plain = [step for step in local.expand(asked) if step.text[:1] not in ("", "\n")]
     stop = "\n" + max((step.text[0] for step in plain), key=[step.text[0] for step in plain].count)
-    stopping = LocalBackend(policy, tokenizer, step_end="\n", stop=stop, sampling=Sampling(), batch_rows=64)
-    ended = [step for step in stopping.expand(asked) if step.finish == "end" and step.text == stop[1]]
+    stopped = local.expand([replace(wish, stop=stop) for wish in asked])
+    ended = [step for step in stopped if step.finish == "end" and step.text == stop[1]]
     assert len(ended) == sum(step.text[0] == stop[1] for step in plain) > 0
-    at_the_prompt = stopping.expand([Expansion("r", 0, above, wish.seed, 24) for wish in asked])
+    at_the_prompt = local.expand([Expansion("r", 0, above, wish.seed, 24, stop=stop) for wish in asked])
     assert not [step for step in at_the_prompt if step.finish == "end" and step.text == stop[1]]

@@ -7,8 +7,8 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from palmette.errors import BackendError
-from palmette.train.head import Head, head_of
 from palmette.train.logprobs import plain_logprobs, token_logprobs
+from palmette.train.model_parts import Head, head_of
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

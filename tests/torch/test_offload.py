@@ -1,9 +1,10 @@
-"""A model streamed layer by layer gives what it gives held whole."""
+"""A model that is streamed layer by layer returns what it returns with all layers loaded."""
 
 import copy
 import mmap
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from palmette.errors import BackendError
-from palmette.memory.copies import HostCopies
+from palmette.errors import BackendError, PalmetteError
 from palmette.memory.offload import layers_of, streamed
-from palmette.memory.pages import MappedPages, _ranges
+from palmette.memory.offload_copies import HostCopies
+from palmette.memory.offload_pages import MappedWeights, _page_ranges
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 
-SAMPLES = [Sample((1, 5), (3, 4, 5), 1.0), Sample((2,), (7,), 1.0), Sample((9, 3, 4), (4, 4), 1.0)]
+SAMPLES = [
+    Sample(prompt, response, (1.0,) * len(response))
+    for prompt, response in [((1, 5), (3, 4, 5)), ((2,), (7,)), ((9, 3, 4), (4, 4))]
+]
 
 
 @pytest.fixture
@@ -27,27 +31,27 @@ def mapped(policy: LlamaForCausalLM, tmp_path: Path) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(tmp_path).eval().requires_grad_(False)
 
 
-class Diary:
-    """A mover that writes down what it is asked for."""
+class RecordingLoader:
+    """A layer loader that loads nothing and records its calls."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {layer: place for place, layer in enumerate(layers_of(model))}
-        self.begun: list[int] = []
-        self.dropped: list[int] = []
+        self.started: list[int] = []
+        self.unloaded: list[int] = []
         self.held: set[int] = set()
         self.most_held = 0
 
-    def begin(self, layer: nn.Module) -> None:
-        self.begun.append(self._names[layer])
+    def start(self, layer: nn.Module) -> None:
+        self.started.append(self._names[layer])
         self.held.add(self._names[layer])
         self.most_held = max(self.most_held, len(self.held))
 
-    def finish(self, layer: nn.Module) -> None:
-        assert self._names[layer] in self.begun
+    def wait(self, layer: nn.Module) -> None:
+        assert self._names[layer] in self.started
 
-    def drop(self, layer: nn.Module) -> None:
+    def unload(self, layer: nn.Module) -> None:
         if layer in self._names:
-            self.dropped.append(self._names[layer])
+            self.unloaded.append(self._names[layer])
             self.held.discard(self._names[layer])
 
 
@@ -55,7 +59,7 @@ def present_pages(layers: Sequence[nn.Module]) -> int:
     """Return how many pages of the layers' weights this process has in its page table."""
     found = 0
     with open("/proc/self/pagemap", "rb", buffering=0) as table:
-        for first, last in _ranges([weight for layer in layers for weight in layer.parameters()], grow=False):
+        for first, last in _page_ranges([weight for layer in layers for weight in layer.parameters()], round_out=False):
             table.seek(first // mmap.PAGESIZE * 8)
             entries = array("Q", table.read((last - first) // mmap.PAGESIZE * 8))
             found += sum(entry >> 63 for entry in entries)
@@ -72,10 +76,12 @@ def test_a_model_on_mapped_pages_gives_the_same_and_leaves_nothing(policy: Llama
     whole = response_logprobs(mapped, SAMPLES, micro_batch_tokens=8)
     pages = present_pages(layers)
     assert pages > 1500
-    with streamed(mapped, MappedPages(mapped)):
+    with streamed(mapped, MappedWeights(mapped)):
         assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
     assert present_pages(layers) < 0.1 * pages  # The kernel maps some around each page that is read beside them.
-    assert response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole  # Dropped pages come back by themselves.
+    assert (
+        response_logprobs(mapped, SAMPLES, micro_batch_tokens=8) == whole
+    )  # Dropped pages are read again from the file.
 
 
 def test_log_probabilities_of_responses_are_those_of_full_logits(policy: LlamaForCausalLM) -> None:
@@ -87,16 +93,26 @@ def test_log_probabilities_of_responses_are_those_of_full_logits(policy: LlamaFo
         assert numbers == pytest.approx([float(logs[at, token]) for at, token in enumerate(sample.response)], abs=1e-5)
 
 
+def test_log_probabilities_are_at_the_samples_own_temperature_and_of_every_token(policy: LlamaForCausalLM) -> None:
+    cold = [replace(sample, temperature=0.7) for sample in SAMPLES]
+    expected = response_logprobs(policy, SAMPLES, micro_batch_tokens=100, temperature=0.7)
+    assert response_logprobs(policy, cold, micro_batch_tokens=100) == expected
+    masked = [replace(cold[0], mask=(False, True, False)), *cold[1:]]
+    assert response_logprobs(policy, masked, micro_batch_tokens=100) == expected
+    with pytest.raises(PalmetteError, match="use separate calls"):
+        response_logprobs(policy, [cold[0], SAMPLES[1]], micro_batch_tokens=100)
+
+
 def test_pages_written_to_are_never_dropped(mapped: LlamaForCausalLM) -> None:
     with torch.no_grad():
         mapped.model.layers[1].mlp.up_proj.weight.add_(1)
     with pytest.raises(BackendError, match="bytes of its file's mapping were written to"):
-        MappedPages(mapped)
+        MappedWeights(mapped)
 
 
 def test_weights_without_a_file_are_refused(policy: LlamaForCausalLM) -> None:
     with pytest.raises(BackendError, match="not mapped from a safetensors file"):
-        MappedPages(policy)
+        MappedWeights(policy)
 
 
 def test_a_page_shared_with_a_neighbor_is_kept() -> None:
@@ -105,45 +121,48 @@ def test_a_page_shared_with_a_neighbor_is_kept() -> None:
             return 4096 + 100
 
     weight = torch.zeros(3 * 1024).as_subclass(At)  # 12,288 bytes from 4,196 to 16,484.
-    assert _ranges([weight], grow=False) == [(8192, 16384)]
-    assert _ranges([weight], grow=True) == [(4096, 20480)]
+    assert _page_ranges([weight], round_out=False) == [(8192, 16384)]
+    assert _page_ranges([weight], round_out=True) == [(4096, 20480)]
 
 
-def test_copies_come_in_time_and_go_home(policy: LlamaForCausalLM) -> None:
+def test_weights_are_copied_in_time_and_point_to_host_memory_afterwards(policy: LlamaForCausalLM) -> None:
     model = copy.deepcopy(policy).requires_grad_(False)
     whole = response_logprobs(model, SAMPLES, micro_batch_tokens=100)
-    homes = {name: weight.data_ptr() for name, weight in model.named_parameters()}
+    on_host = {name: weight.data_ptr() for name, weight in model.named_parameters()}
     seen: list[bool] = []
     model.model.layers[1].mlp.register_forward_hook(
-        lambda mlp, *_: seen.append(mlp.up_proj.weight.data_ptr() != homes["model.layers.1.mlp.up_proj.weight"])
+        lambda mlp, *_: seen.append(mlp.up_proj.weight.data_ptr() != on_host["model.layers.1.mlp.up_proj.weight"])
     )
     with streamed(model, HostCopies(model, torch.device("cpu"))):
         assert response_logprobs(model, SAMPLES, micro_batch_tokens=100) == whole
     assert seen == [True]
-    assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == homes
+    assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == on_host
 
 
-def test_two_layers_are_held_at_most_and_all_are_let_go(policy: LlamaForCausalLM) -> None:
+def test_at_most_two_layers_are_loaded_and_all_are_unloaded(policy: LlamaForCausalLM) -> None:
     config = copy.deepcopy(policy.config)
     config.num_hidden_layers = 5
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
-    diary = Diary(model)
-    with streamed(model, diary):
+    loader = RecordingLoader(model)
+    with streamed(model, loader):
         for _ in range(3):
             model(torch.tensor([[1, 5, 3]]))
-        assert diary.begun == diary.dropped == [0, 1, 2, 3, 4] * 3
-        assert diary.most_held <= 2
-    assert diary.held == set()
+        assert loader.started == loader.unloaded == [0, 1, 2, 3, 4] * 3
+        assert loader.most_held <= 2
+    assert loader.held == set()
 
 
-def test_a_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalLM) -> None:
+def test_a_forward_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalLM) -> None:
     model = copy.deepcopy(policy).requires_grad_(False)
-    with pytest.raises(IndexError), streamed(model, Diary(model)):
+    with pytest.raises(IndexError), streamed(model, RecordingLoader(model)):
         model(torch.tensor([[99_999]]))
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(model))
 
 
 def test_a_model_that_is_trained_is_refused(policy: LlamaForCausalLM) -> None:
     model = copy.deepcopy(policy).requires_grad_(True)
-    with pytest.raises(BackendError, match="Freeze it first"), streamed(model, Diary(model)):
+    with (
+        pytest.raises(BackendError, match=r"Freeze it first, with requires_grad_\(False\)"),
+        streamed(model, RecordingLoader(model)),
+    ):
         pass

@@ -1,4 +1,4 @@
-"""What the planner says of models, pools and ticks against the models, pools and ticks themselves."""
+"""The planner's parameter counts and pool sizes against real models and pools."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, LlamaForCausalLM
 
 from palmette.engine.kv_pool import KvPool, KvShape
-from palmette.memory.shape import read_shape
-from palmette.memory.tick import SCORED_LOGITS, pool_tokens, scored_tokens
-from palmette.score import likelihood
-from palmette.score.likelihood import LikelihoodScorer
+from palmette.engine.limits import SCORED_LOGITS, pool_tokens, scored_tokens
+from palmette.planner.shape import read_shape
 from palmette.score.scorer import Candidate
+from palmette.score.scorers import likelihood
+from palmette.score.scorers.likelihood import LikelihoodScorer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -1,4 +1,4 @@
-"""What the planner says of a tick and of a draw against what their tensors hold, and logits that must not linger."""
+"""The planned bytes of a tick and of a draw against the bytes of their tensors; logits are freed between ticks."""
 
 import weakref
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from palmette.engine.cuts import Sampling
 from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
-from palmette.memory.engine_sizes import draw_bytes, tick_bytes
-from palmette.memory.find import find_shape
-from palmette.memory.job import Model
-from palmette.memory.shape import read_shape
 from palmette.memory.tracker import TEMPORARY, WEIGHTS, Tracker
-from palmette.planning import job_of
-from palmette.score.likelihood import LikelihoodScorer
+from palmette.planner.find_shape import find_shape
+from palmette.planner.job import Model
+from palmette.planner.run_plan import job_of
+from palmette.planner.search_sizes import draw_bytes, tick_bytes
+from palmette.planner.shape import read_shape
 from palmette.score.scorer import Candidate
+from palmette.score.scorers.likelihood import LikelihoodScorer
 
 SMOLLM2 = Model("smollm2-135m", find_shape("smollm2-135m"), "float32")
 
@@ -44,7 +44,7 @@ def test_a_draw_takes_no_more_than_planned(sampling: Sampling, most_above: float
     torch.manual_seed(0)
     logits_RV = torch.randn(rows + 1, vocabulary)
     with Tracker() as tracker, torch.inference_mode():
-        picked_RV = logits_RV[torch.arange(rows)]  # As for rows that do not stand side by side.
+        picked_RV = logits_RV[torch.arange(rows)]  # A copy, as for rows that are not adjacent.
         draw(picked_RV, Streams(range(rows), [0] * rows), sampling)
     settings = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     policy = {f"policy.{key}": value for key, value in {**settings, "min_p": sampling.min_p}.items()}
@@ -62,7 +62,9 @@ def test_a_tick_takes_no_more_than_planned(policy: LlamaForCausalLM, forks: int,
         pieces = [Piece(node, 0, len(node.tokens)) for node in ends]
         tree.cache.reserve([(piece.node, piece.last) for piece in pieces], ends)
         tracker = Tracker()
-        tracker.show([*policy.parameters(), *policy.buffers(), *tree.cache.pool.keys, *tree.cache.pool.values], WEIGHTS)
+        tracker.track(
+            [*policy.parameters(), *policy.buffers(), *tree.cache.pool.keys, *tree.cache.pool.values], WEIGHTS
+        )
         with tracker, torch.inference_mode():
             tree.run(pieces)
         planned = tick_bytes(model, count, depth, 60) + len(ends) * model.shape.outputs * 4
@@ -71,8 +73,8 @@ def test_a_tick_takes_no_more_than_planned(policy: LlamaForCausalLM, forks: int,
     assert planned <= 2 * held
 
 
-def gone_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], list[bool]]:
-    """Return the same function and, for each call after the first, whether what the last one gave was gone."""
+def freed_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], list[bool]]:
+    """Return the same function and, for each call after the first, whether the result of the last one was freed."""
     seen: list[bool] = []
     given: list[weakref.ref[Any]] = []
 
@@ -86,16 +88,16 @@ def gone_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], l
     return watched, seen
 
 
-def test_no_tick_s_logits_are_held_beside_the_next_one_s(
+def test_a_tick_s_logits_are_freed_before_the_next_tick(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = LocalBackend(policy, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64)
-    watched, seen = gone_before_the_next(local.tree.run)
+    local = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=64)
+    watched, seen = freed_before_the_next(local.tree.run)
     monkeypatch.setattr(local.tree, "run", watched)
     prompt = tuple(tokenizer.encode("<bos>1+2\n", add_special_tokens=False))
     local.expand([Expansion("q", 0, prompt, seed, 12, 1 + seed) for seed in range(8)])
     scorer = LikelihoodScorer(policy, tokenizer, batch_rows=1)
-    scoring, scored = gone_before_the_next(scorer.tree.run_every)
+    scoring, scored = freed_before_the_next(scorer.tree.run_every)
     monkeypatch.setattr(scorer.tree, "run_every", scoring)
     scorer.score([Candidate(({"role": "user", "content": "1+2"},), (f"{n}+2=3\n",), False) for n in range(4)])
     assert len(seen) > 3 and len(scored) == 3

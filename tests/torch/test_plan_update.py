@@ -1,4 +1,4 @@
-"""What the planner's formulas say of an update against the update itself on fake tensors."""
+"""The planner's formulas for an update against the update itself on fake tensors."""
 
 import json
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from palmette.memory.job import Model, UpdateNeeds
-from palmette.memory.shape import read_shape
-from palmette.memory.update_sizes import adapter_line, optimizer_line, update_lines
-from palmette.train.predict import fullest, predict_update
+from palmette.planner.job import Model, UpdateNeeds
+from palmette.planner.predict import largest_update
+from palmette.planner.shape import read_shape
+from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
+from palmette.train.fake_update import predict_update
 from tests.command import palmette
 
 SMALL: dict[str, Any] = {
@@ -22,7 +23,7 @@ def needs(**values: Any) -> UpdateNeeds:
     own: dict[str, Any] = {
         "method": "full", "lora_rank": 4, "lora_targets": ("q_proj", "down_proj"), "optimizer_dtype": "float32",
         "questions": 4, "group_size": 4, "prompt_tokens": 8, "response_tokens": 121, "micro_batch_tokens": 1024,
-        "checkpointing": False, "logits": "chunked", "reference": "none",
+        "checkpointing": False, "reference": "none",
     }  # fmt: skip
     return UpdateNeeds(**{**own, **values})
 
@@ -49,18 +50,18 @@ def test_formulas_are_not_below_the_update_on_fake_tensors_nor_far_above(
     model = Model("small", read_shape("small", config.to_dict()), "float32")
     lines = [*adapter_line(model, update), optimizer_line(model, update), *update_lines(model, update, {})]
     planned = model.weight_bytes + sum(line.bytes for line in lines if line.kind != "runtime")
-    predicted = predict_update(config, fullest(update)).peak_bytes
+    predicted = predict_update(config, largest_update(update)).peak_bytes
     assert 0.99 * predicted <= planned <= 1.2 * predicted
 
 
-def test_the_fullest_micro_batch_has_all_the_tokens_that_any_could_have() -> None:
-    shape = fullest(needs(micro_batch_tokens=1024))  # 128 tokens are fed of a sample: 8 of them.
+def test_the_largest_micro_batch_has_as_many_tokens_as_any_can_have() -> None:
+    shape = largest_update(needs(micro_batch_tokens=1024))  # A sample is 128 tokens long: 8 of them.
     assert (shape.rows, shape.micro_batch_tokens, shape.response_tokens) == (8, 1024, 121)
-    shape = fullest(needs(micro_batch_tokens=1000))  # 7 of 128 make 896: of 143 they make 1,001.
+    shape = largest_update(needs(micro_batch_tokens=1000))  # 7 samples of 128 make 896; 7 of 143 make 1,001.
     assert (shape.rows, shape.micro_batch_tokens, shape.response_tokens) == (7, 1001, 136)
-    shape = fullest(needs(micro_batch_tokens=10**6))
+    shape = largest_update(needs(micro_batch_tokens=10**6))
     assert (shape.rows, shape.micro_batch_tokens, shape.micro_batches) == (16, 16 * 128, 1)
-    shape = fullest(needs(micro_batch_tokens=1))  # A sample is never cut.
+    shape = largest_update(needs(micro_batch_tokens=1))  # A sample is never cut.
     assert (shape.rows, shape.micro_batch_tokens) == (1, 128)
 
 
@@ -71,6 +72,6 @@ def test_the_command_marks_what_was_predicted() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)["devices"][0]["phases"][-1]["lines"]
-    known = {line["holder"]: line["known"] for line in lines}
-    assert (known["gradients"], known["activations"], known["optimizer state"]) == ("predicted", "predicted", "formula")
-    assert "logits" not in known
+    basis = {line["holder"]: line["basis"] for line in lines}
+    assert (basis["gradients"], basis["activations"], basis["optimizer state"]) == ("predicted", "predicted", "formula")
+    assert "logits" not in basis

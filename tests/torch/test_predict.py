@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from palmette.memory.predict import predict
-from palmette.memory.tracker import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS, Tracker
+from palmette.memory.tracker import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS, Tracker, predict
+from palmette.train.fake_update import UpdateShape, predict_update, run_updates
 from palmette.train.learner import Savings
-from palmette.train.predict import UpdateShape, predict_update, run_updates
-from palmette.train.trainable import train_all, train_lora
+from palmette.train.model_parts import train_all, train_lora
 
 
 def test_a_tensor_counts_once_until_its_last_view_is_gone() -> None:
@@ -24,11 +23,11 @@ def test_a_tensor_counts_once_until_its_last_view_is_gone() -> None:
     assert (tracker.held_bytes, tracker.peak_bytes) == (0, 400)
 
 
-def test_the_peak_is_told_by_kind() -> None:
+def test_the_peak_is_counted_by_kind() -> None:
     with Tracker() as tracker:
         weight = torch.zeros(100)
-        tracker.show([weight], WEIGHTS)
-        with tracker.making(OPTIMIZER):
+        tracker.track([weight], WEIGHTS)
+        with tracker.counting_as(OPTIMIZER):
             state = torch.zeros(50)
         del state
         scratch = torch.zeros(60)
@@ -36,16 +35,16 @@ def test_the_peak_is_told_by_kind() -> None:
     assert scratch.numel() == 60
 
 
-def test_a_gradient_is_one_from_when_it_is_whole() -> None:
+def test_a_gradient_is_counted_as_one_once_it_is_accumulated() -> None:
     weight = torch.zeros(100, requires_grad=True)
     with Tracker() as tracker:
-        tracker.show_gradients([weight])
+        tracker.track_gradients([weight])
         (weight * 2).sum().backward()
     assert tracker.lines[GRADIENTS] == 400
     assert tracker.lines[TEMPORARY] == 0
 
 
-def test_an_allocator_s_steps_are_counted() -> None:
+def test_sizes_are_rounded_up_as_an_allocator_does() -> None:
     with Tracker(granule_bytes=512) as tracker:
         one = torch.zeros(1)
         assert tracker.held_bytes == 512
@@ -57,7 +56,7 @@ def test_work_on_fake_tensors_takes_no_memory() -> None:
     assert found.peak_bytes == 2**45  # 32 TiB.
 
 
-def test_a_device_without_its_library_is_told() -> None:
+def test_a_prediction_for_cuda_without_cuda_has_a_note() -> None:
     found = predict(lambda tracker, device: torch.empty(1, device="cpu"), device="cuda")
     assert found.peak_bytes == 512
     assert bool(found.notes) == (torch.version.cuda is None)
@@ -73,7 +72,7 @@ def test_an_update_s_predicted_peak_is_its_real_one(
     own = copy.deepcopy(policy)
     model = train_all(own) if rank is None else train_lora(own.requires_grad_(False), rank=rank)
     tracker = Tracker()
-    tracker.show([*model.parameters(), *model.buffers()], WEIGHTS)
+    tracker.track([*model.parameters(), *model.buffers()], WEIGHTS)
     with tracker:
         run_updates(model, shape, tracker)
     assert predicted.peak_bytes == pytest.approx(tracker.peak_bytes, rel=0.01)

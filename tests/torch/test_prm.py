@@ -4,11 +4,14 @@ import pytest
 import torch
 from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 
+from palmette.backends.backend import TakesWeights
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
-from palmette.score.prm import PrmScorer
+from palmette.memory.guard import GivesUpCache
+from palmette.memory.oom import TellsCacheFull
 from palmette.score.scorer import Candidate
+from palmette.score.scorers.head import PrmScorer
 from palmette.score.tree_scorer import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)
@@ -25,6 +28,15 @@ def slow(reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
     text = f"<bos>{candidate.messages[0]['content']}\n{''.join(candidate.steps)}" + "<eos>" * candidate.finished
     tokens = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
     return float(reward(input_ids=tokens).logits[0, -1, 0].sigmoid())
+
+
+def test_a_scorer_inside_the_process_tells_by_its_contracts_what_it_can_do_beyond_a_search(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    scorer: object = PrmScorer(reward, tokenizer, batch_rows=4)
+    assert isinstance(scorer, TakesWeights) and scorer.weight_version == 0
+    assert isinstance(scorer, TellsCacheFull) and scorer.cache_full is None
+    assert isinstance(scorer, GivesUpCache)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 64])

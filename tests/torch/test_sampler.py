@@ -73,17 +73,41 @@ def test_a_vocabulary_drawn_in_two_races_comes_as_often_as_the_softmax_says(voca
     assert [token for token, share in enumerate(small) if share] == [3, 1100]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(top_k=5), Sampling(0)])
-def test_log_probabilities_are_those_of_the_uncut_softmax(sampling: Sampling) -> None:
-    logits_RV = torch.randn(50, 1300, generator=torch.Generator().manual_seed(1)) * 3
+@pytest.mark.parametrize(
+    ("sampling", "temperature"),
+    [
+        (Sampling(), 1.0),
+        (Sampling(0.7), 0.7),
+        (Sampling(1.3), 1.3),
+        (Sampling(top_k=5), 1.0),
+        (Sampling(0.7, top_p=0.8), 0.7),
+        (Sampling(1.3, min_p=0.1), 1.3),
+        (Sampling(0), 1.0),
+    ],
+)
+@pytest.mark.parametrize("vocabulary", [40, 1300])
+def test_log_probabilities_are_those_of_the_uncut_softmax_at_the_sampling_temperature(
+    sampling: Sampling, temperature: float, vocabulary: int
+) -> None:
+    logits_RV = torch.randn(50, vocabulary, generator=torch.Generator().manual_seed(1)) * 3
     found = drawn(logits_RV, sampling)
-    expected = logits_RV.log_softmax(-1).gather(1, found.tokens_R[:, None])[:, 0]
+    assert sampling.logprob_temperature == temperature
+    expected = (logits_RV / temperature).log_softmax(-1).gather(1, found.tokens_R[:, None])[:, 0]
     assert found.logprobs_R.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_log_probabilities_of_two_tokens_at_a_temperature_by_hand() -> None:
+    # Chances 1 to 3; at temperature 0.5 their squares, 1 to 9.
+    logits_RV = torch.tensor([[1.0, 3.0]]).log().expand(200, -1)
+    found = drawn(logits_RV, Sampling(0.5))
+    expected = [np.log([0.1, 0.9][token]) for token in found.tokens_R.tolist()]
+    assert set(found.tokens_R.tolist()) == {0, 1}
+    assert found.logprobs_R.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_logits_that_are_not_finite_are_told_by_the_log_probability() -> None:
     for bad in (torch.nan, torch.inf):
-        for sampling in (Sampling(), Sampling(0), Sampling(top_p=0.5)):
+        for sampling in (Sampling(), Sampling(0), Sampling(0.7), Sampling(top_p=0.5), Sampling(0.7, top_p=0.5)):
             for vocabulary in (7, 1300):
                 logits_RV = torch.zeros(1, vocabulary)
                 logits_RV[0, 5] = bad

@@ -104,7 +104,7 @@ def test_a_budget_is_never_passed() -> None:
     with pytest.raises(PoolFullError):
         cache.reserve([(node, 100)], [node])
     assert pool.taken_bytes == 0
-    with pytest.raises(BudgetError, match=f"holds no block of {BLOCK_TOKENS} tokens: give it {BLOCK_BYTES} bytes"):
+    with pytest.raises(BudgetError, match=f"holds no token: one takes {SHAPE.token_bytes} bytes"):
         KvPool(SHAPE, budget_bytes=BLOCK_BYTES - 1)
 
 

@@ -17,17 +17,17 @@ from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError, ConfigError, PalmetteError
-from palmette.score.likelihood import LikelihoodScorer
-from palmette.score.prm import PrmScorer
 from palmette.score.scorer import Candidate
-from palmette.zoo.quiet import quiet
+from palmette.score.scorers.head import PrmScorer
+from palmette.score.scorers.likelihood import LikelihoodScorer
+from palmette.zoo.foreign import quiet
 
 Prompt = Callable[[str], tuple[int, ...]]
 Tokens = list[tuple[int, ...]]
 
 
 def backend(model: Any, tokenizer: PreTrainedTokenizerFast, **options: Any) -> LocalBackend:
-    return LocalBackend(model, tokenizer, step_end="\n", sampling=Sampling(), batch_rows=64, **options)
+    return LocalBackend(model, tokenizer, sampling=Sampling(), batch_rows=64, **options)
 
 
 class Grown:
@@ -263,7 +263,7 @@ def test_weights_that_do_not_fit_change_nothing(grown: Grown, tmp_path: Path) ->
     fitting = {name: torch.randn_like(tensor) for name, tensor in model.state_dict().items()}
     name = "model.layers.0.mlp.up_proj.weight"
     wrong: list[tuple[dict[str, torch.Tensor], str]] = [
-        ({**fitting, "odd": torch.zeros(1)}, "no place for odd"),
+        ({**fitting, "odd": torch.zeros(1)}, "the model has no weight odd"),
         ({key: fitting[key] for key in fitting if key != name}, f"{name} is missing"),
         ({**fitting, name: torch.zeros(64, 31)}, rf"{name} is \[64, 31\], in the model \[64, 32\]"),
         ({**fitting, name: torch.zeros(64, 32, dtype=torch.int8)}, f"{name} does not hold floating-point"),

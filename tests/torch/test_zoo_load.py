@@ -20,11 +20,10 @@ from transformers import LlamaConfig
 from transformers.utils import logging as transformers_logging
 
 from palmette.errors import BackendError, ConfigError
-from palmette.zoo.foreign import told_as
-from palmette.zoo.load import load_embedder, load_judge, load_policy, load_reward
-from palmette.zoo.quiet import quiet
+from palmette.zoo.foreign import as_backend_error, quiet
+from palmette.zoo.load import load_embedder, load_likelihood_model, load_policy, load_reward
 
-# Half of transformers carries no types.
+# Half of transformers has no type annotations.
 LlamaForCausalLM: Any = transformers.LlamaForCausalLM
 LlamaForTokenClassification: Any = transformers.LlamaForTokenClassification
 PreTrainedTokenizerFast: Any = transformers.PreTrainedTokenizerFast
@@ -247,13 +246,13 @@ def test_code_beside_the_weights_is_never_run(policy: Path) -> None:
         load_policy(str(policy))
 
 
-def test_a_garbled_config_is_damaged(policy: Path) -> None:
+def test_a_config_that_is_not_json_is_damaged(policy: Path) -> None:
     (policy / "config.json").write_text("{")
     with pytest.raises(BackendError, match=r"config\.json is damaged"):
         load_policy(str(policy))
 
 
-def test_a_garbled_tokenizer_is_one_line(policy: Path) -> None:
+def test_a_damaged_tokenizer_is_one_line(policy: Path) -> None:
     (policy / "tokenizer.json").write_text("{}")
     with pytest.raises(BackendError, match=r"cannot load .* as policy: ") as caught:
         load_policy(str(policy))
@@ -269,7 +268,10 @@ def test_a_folder_without_tokenizer_is_refused(policy: Path) -> None:
 def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(BackendError, match=r"^cannot reach hub for some-org/some-model; give a local folder$"):
+    with pytest.raises(
+        BackendError,
+        match=r"^cannot reach the hub to download some-org/some-model, .*: give a local folder, or a model that",
+    ):
         load_policy("some-org/some-model")
 
 
@@ -283,7 +285,7 @@ def test_a_missing_library_fails_with_the_extra_that_installs_it(
 
 
 def test_memory_errors_pass_unchanged() -> None:
-    with pytest.raises(torch.OutOfMemoryError), told_as("cannot load"):
+    with pytest.raises(torch.OutOfMemoryError), as_backend_error("cannot load"):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -293,20 +295,20 @@ def test_memory_errors_pass_unchanged() -> None:
 def test_an_adapter_changes_what_its_base_says(policy: Path, tmp_path: Path) -> None:
     adapter = save_adapter(policy, tmp_path / "adapter")
     base, tokenizer = load_policy(str(policy))
-    worn, _ = load_policy(str(policy), adapter=str(adapter))
+    adapted, _ = load_policy(str(policy), adapter=str(adapter))
     ids = torch.tensor([tokenizer.encode("1+2=")])
-    assert not torch.allclose(worn(input_ids=ids).logits, base(input_ids=ids).logits)
-    assert not worn.training
-    assert not any(parameter.requires_grad for parameter in worn.parameters())
-    state = worn.state_dict()
+    assert not torch.allclose(adapted(input_ids=ids).logits, base(input_ids=ids).logits)
+    assert not adapted.training
+    assert not any(parameter.requires_grad for parameter in adapted.parameters())
+    state = adapted.state_dict()
     for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
         assert torch.equal(state[name.replace(".weight", ".default.weight")], tensor)
 
 
 def test_an_adapter_takes_the_dtype_of_its_base(policy: Path, tmp_path: Path) -> None:
     adapter = save_adapter(policy, tmp_path / "adapter")
-    worn, _ = load_policy(str(policy), adapter=str(adapter), dtype="bfloat16")
-    assert {parameter.dtype for parameter in worn.parameters()} == {torch.bfloat16}
+    adapted, _ = load_policy(str(policy), adapter=str(adapter), dtype="bfloat16")
+    assert {parameter.dtype for parameter in adapted.parameters()} == {torch.bfloat16}
 
 
 def test_an_adapter_of_a_base_moved_elsewhere_still_fits(policy: Path, tmp_path: Path) -> None:
@@ -334,7 +336,7 @@ def test_an_adapter_of_another_base_is_refused_until_its_record_is_changed(polic
     ("changes", "trouble"),
     [
         ({"hidden_size": 16}, "size mismatch"),
-        ({"num_hidden_layers": 1}, "the model has no place for 4 tensors, such as .*layers.1"),
+        ({"num_hidden_layers": 1}, "the model does not have 4 tensors, such as .*layers.1"),
         ({"num_hidden_layers": 3}, "it lacks 4 tensors, such as .*layers.2"),
     ],
 )
@@ -373,16 +375,16 @@ def test_a_pickled_adapter_is_never_opened(policy: Path, tmp_path: Path) -> None
         load_policy(str(policy), adapter=str(adapter))
 
 
-def test_an_adapter_sits_on_a_reward_model_too(reward: Path, tmp_path: Path) -> None:
+def test_a_reward_model_can_have_an_adapter_too(reward: Path, tmp_path: Path) -> None:
     settings = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     with quiet():
         made = get_peft_model(load_reward(str(reward))[0], settings).eval()
         made.save_pretrained(str(tmp_path / "adapter"))
     base, tokenizer = load_reward(str(reward))
-    worn, _ = load_reward(str(reward), adapter=str(tmp_path / "adapter"))
+    adapted, _ = load_reward(str(reward), adapter=str(tmp_path / "adapter"))
     ids = torch.tensor([tokenizer.encode("1+2")])
-    assert torch.equal(worn(input_ids=ids).logits, made(input_ids=ids).logits)
-    assert not torch.equal(worn(input_ids=ids).logits, base(input_ids=ids).logits)
+    assert torch.equal(adapted(input_ids=ids).logits, made(input_ids=ids).logits)
+    assert not torch.equal(adapted(input_ids=ids).logits, base(input_ids=ids).logits)
 
 
 # --- embedders
@@ -424,14 +426,14 @@ def test_what_was_set_before_is_set_again_after() -> None:
     assert logging.getLogger("peft").level == level
 
 
-def test_any_causal_model_can_judge_by_likelihood() -> None:
+def test_any_causal_model_can_score_by_likelihood() -> None:
     for name in ("seedling-ripe", "seedling"):
-        model, _ = load_judge(name)
+        model, _ = load_likelihood_model(name)
         assert model.config.architectures == ["LlamaForCausalLM"]
 
 
 def test_a_model_that_scores_the_other_way_is_refused_with_the_setting_that_helps() -> None:
     with pytest.raises(BackendError, match=r"seedling-prm cannot serve as reward: .* set reward\.score to head"):
-        load_judge("seedling-prm")
+        load_likelihood_model("seedling-prm")
     with pytest.raises(BackendError, match=r"seedling-ripe cannot serve as reward: .* reward\.score=likelihood"):
         load_reward("seedling-ripe")

@@ -1,16 +1,16 @@
 import pytest
 
-from palmette.search.answer import Ballot, ballots, elect, fold
+from palmette.search.answer import Ballot, aggregate_scores, ballots, elect
 from palmette.tree import Tree
 
 
-def test_scores_fold_to_hand_worked_numbers() -> None:
+def test_scores_are_aggregated_to_hand_worked_numbers() -> None:
     scores = [0.5, 0.25, 0.8]
-    assert fold(scores, "last") == 0.8
-    assert fold(scores, "min") == 0.25
-    assert fold(scores, "mean") == pytest.approx(1.55 / 3)
-    assert fold(scores, "prod") == pytest.approx(0.1)
-    assert fold([], "prod") == 1.0
+    assert aggregate_scores(scores, "last") == 0.8
+    assert aggregate_scores(scores, "min") == 0.25
+    assert aggregate_scores(scores, "mean") == pytest.approx(1.55 / 3)
+    assert aggregate_scores(scores, "prod") == pytest.approx(0.1)
+    assert aggregate_scores([], "prod") == 1.0
 
 
 CAST = [
@@ -21,15 +21,15 @@ CAST = [
 ]
 
 
-def test_each_vote_elects_its_own_winner() -> None:
-    assert elect(CAST, "best") == "9"  # 0.60 twice: the older leaf
-    assert elect(CAST, "majority") == "7"
-    assert elect(CAST, "weighted") == "9"  # 0.60 against 0.55
+def test_each_vote_elects_its_own_winner_and_gives_its_oldest_ballot() -> None:
+    assert elect(CAST, "best") == CAST[2]  # 0.60 twice: the older leaf
+    assert elect(CAST, "majority") == CAST[0]  # 7 twice: as the older leaf wrote it
+    assert elect(CAST, "weighted") == CAST[2]  # 0.60 against 0.55
     assert elect([], "majority") is None
 
 
 def test_a_tie_goes_to_the_older_leaf() -> None:
-    assert elect([CAST[2], CAST[0]], "majority") == "9"
+    assert elect([CAST[2], CAST[0]], "majority") == CAST[2]
 
 
 def test_only_finished_leaves_with_an_answer_vote() -> None:

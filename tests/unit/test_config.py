@@ -1,9 +1,14 @@
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from palmette.config import Config, known_keys, load_config, parse_override
+from palmette.config import check_config, known_keys, load_config, recorded_config
 from palmette.errors import ConfigError
+from palmette.search.strategies.ets import Ets, EtsSettings
+from palmette.settings import Config
+from palmette.yaml_file import parse_override
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -117,7 +122,10 @@ def test_a_fault_is_told_in_a_line_however_large_the_value(tmp_path: Path) -> No
 
 def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> None:
     def diversity(width: int, given: float | None = None) -> float:
-        return load_config(None, {"search.width": width, "search.lambda_diversity": given}).search.diversity
+        settings = {"search.strategy": "ets", "search.width": width, "search.lambda_diversity": given}
+        strategy = load_config(None, settings).search.build_strategy()
+        assert isinstance(strategy, Ets)
+        return strategy.diversity
 
     assert [diversity(width) for width in (1, 16, 31, 33, 64, 127, 129, 256, 4096)] == [
         1.5, 1.5, 1.5, 1.4, 1.4, 1.4, 1.45, 1.45, 1.45,
@@ -126,14 +134,15 @@ def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> Non
     assert diversity(16, 0.7) == 0.7
 
 
-def test_only_ets_that_values_diversity_groups_steps() -> None:
-    def groups(strategy: str, weight: float | None) -> bool:
+def test_only_ets_that_values_diversity_uses_clusters() -> None:
+    def uses(strategy: str, weight: float | None) -> frozenset[str]:
         overrides = {"search.strategy": strategy, "search.lambda_diversity": weight}
-        return load_config(None, overrides).search.groups_steps
+        return frozenset(load_config(None, overrides).search.build_strategy().uses)
 
-    assert groups("ets", None)
-    assert not groups("ets", 0.0)
-    assert not groups("rebase", 1.5)
+    assert uses("ets", None) == {"scores", "room", "clusters"}
+    assert uses("ets", 0.0) == {"scores", "room"}
+    assert uses("rebase", 1.5) == uses("beam", 1.5) == uses("dvts", 1.5) == {"scores"}
+    assert uses("best_of_n", 1.5) == set()
 
 
 @pytest.mark.parametrize("amount", ["2GiB", "100 MB", 4096])
@@ -149,7 +158,7 @@ def test_a_budget_that_is_none_is_refused(amount: object) -> None:
 
 
 def test_a_budget_that_nobody_would_keep_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kv_budget is kept by strategy 'ets' alone, .*'rebase'"):
+    with pytest.raises(ConfigError, match=r"kv_budget is not kept by strategy 'rebase': set search.strategy to 'ets'"):
         load_config(None, {"search.strategy": "rebase", "search.kv_budget": "1GiB"})
 
 
@@ -158,3 +167,144 @@ def test_braces_and_line_breaks_of_a_shell_are_taken_as_meant() -> None:
     overrides = dict([parse_override("task.prompt=Q: {question}"), parse_override(r"task.step_end=\n")])
     task = load_config(None, overrides).task
     assert (task.prompt, task.step_end) == ("Q: {question}", "\n")
+
+
+# A strategy's own keys
+
+
+@pytest.mark.parametrize("strategy", ["best_of_n", "beam", "rebase", "ets"])
+def test_a_key_of_another_strategy_is_accepted_so_that_one_file_serves_several(strategy: str) -> None:
+    config = load_config(None, {"search.strategy": strategy, "search.lambda_kv": 2.0})
+    assert config.search.options["lambda_kv"] == 2.0
+    with pytest.raises(ConfigError, match=r"^command line: search\.lambda_kv cannot be -1\.0: .*greater than or equal"):
+        load_config(None, {"search.strategy": strategy, "search.lambda_kv": -1.0})
+    with pytest.raises(ConfigError, match=r"search\.kv_cost cannot be 'byte': choose 'nodes' or 'tokens'"):
+        load_config(None, {"search.strategy": strategy, "search.kv_cost": "byte"})
+
+
+@pytest.mark.parametrize("strategy", ["best_of_n", "ets"])
+def test_a_key_that_no_strategy_declares_is_refused_with_the_nearest(strategy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {"search.strategy": strategy, "search.lamda_kv": 2.0})
+    told = "command line: unknown key 'search.lamda_kv'. Did you mean 'search.lambda_kv'?"
+    assert str(caught.value) == told
+
+
+def test_options_stand_beside_the_other_keys_of_search_wherever_a_config_is_written() -> None:
+    config = load_config(None, {"search.strategy": "ets", "search.lambda_kv": 2.0})
+    written = config.model_dump(mode="json")
+    assert (written["search"]["lambda_kv"], written["search"]["rebase_temperature"]) == (2.0, 0.2)
+    assert "options" not in written["search"]
+    assert check_config(written, {}, "config") == config
+    assert EtsSettings.model_fields.keys() == config.search.options.keys()  # with nothing left to choose
+    assert {"search.lambda_kv", "search.rebase_temperature"} < set(known_keys())
+    assert "search.options" not in known_keys()
+    with pytest.raises(ConfigError, match="unknown key 'search.options'"):
+        load_config(None, {"search.options": {"lambda_kv": 2.0}})
+
+
+def test_an_old_name_of_a_key_is_told_with_the_new_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.yaml: 'search\.fold' is called 'search\.aggregate' now"):
+        load_config(write(tmp_path, "search: {fold: last}\n"))
+    with pytest.raises(ConfigError, match="command line: 'policy.weights' is called 'policy.quantize' now"):
+        load_config(None, {"policy.weights": "int8"})
+
+
+def test_a_strategy_that_is_none_is_told_among_all_other_faults(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "search: {strategy: rebas, width: 0}\n"))
+    message = str(caught.value)
+    assert "search.width cannot be 0" in message
+    assert "search.strategy cannot be 'rebas': no strategy is named 'rebas'. Did you mean 'rebase'?" in message
+
+
+OWN = """
+from pathlib import Path
+from typing import Any
+from pydantic import Field
+from palmette import Strategy, StrategySettings
+
+Path(__file__).with_suffix(".imported").touch()
+
+
+class Settings(StrategySettings):
+    patience: int = Field(3, ge=1, description="waves without a better score")
+
+
+class Patient(Strategy):
+    Settings = Settings
+
+    def allocate(self, frontier, width, room):
+        return {frontier.leaves[0]: min(width, self.settings.patience)}
+
+
+def first(frontier, width, room):
+    return {frontier.leaves[0]: width}
+
+
+not_a_strategy = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module of a user's own, which leaves a file beside it once it is imported."""
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_a_strategy_of_the_users_own_declares_its_keys(own: str) -> None:
+    strategy = f"{own}:Patient"
+    config = load_config(None, {"search.strategy": strategy})
+    assert config.search.options == {"patience": 3}
+    built = load_config(None, {"search.strategy": strategy, "search.patience": 5, "search.width": 7}).search
+    assert (built.build_strategy().settings.patience, built.build_strategy().width) == (5, 7)
+    with pytest.raises(ConfigError, match=r"search\.patience cannot be 0"):
+        load_config(None, {"search.strategy": strategy, "search.patience": 0})
+    with pytest.raises(ConfigError, match="unknown key 'search.patients'"):
+        load_config(None, {"search.strategy": strategy, "search.patients": 1})
+    with pytest.raises(ConfigError, match="unknown key 'search.patience'"):
+        load_config(None, {"search.strategy": "rebase", "search.patience": 1})
+    plain = load_config(None, {"search.strategy": f"{own}:first", "reward.model": None})
+    assert plain.search.build_strategy().uses == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (":Patent", "has no 'Patent'. Did you mean 'Patient'?"),
+        (":not_a_strategy", "a strategy is a subclass of palmette.Strategy or a function"),
+        ("_gone:x", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_a_reference_that_is_no_strategy_is_refused(own: str, name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {"search.strategy": own + name})
+    assert said in str(caught.value)
+
+
+def test_a_config_from_elsewhere_is_checked_without_importing_what_it_names(own: str, tmp_path: Path) -> None:
+    values: dict[str, dict[str, Any]] = {
+        "policy": {"model": f"{own}:policy"},
+        "reward": {"model": f"{own}:reward"},
+        "task": {"name": f"{own}:task", "judge": f"{own}:judge"},
+        "embedder": {"model": f"{own}:embedder"},
+        "search": {"strategy": f"{own}:Patient", "patience": "any", "unknown": 1},
+    }
+    config = check_config(values, {}, "events.jsonl", imports=False)
+    assert config.search.options == {"patience": "any", "unknown": 1}  # nobody was asked what they mean
+    assert config.model_dump(mode="json")["search"]["patience"] == "any"
+    assert recorded_config(config.model_dump(mode="json"), "events.jsonl", imports=False) == config
+    with pytest.raises(ConfigError, match=r"events\.jsonl: search\.width cannot be 0"):
+        check_config({"search": {**values["search"], "width": 0}}, {}, "events.jsonl", imports=False)
+    with pytest.raises(ConfigError, match=r"search\.lambda_kv cannot be -1\.0"):  # built in: still checked
+        check_config({"search": {"strategy": "ets", "lambda_kv": -1.0}}, {}, "events.jsonl", imports=False)
+    imported = tmp_path / f"{own}.imported"
+    assert own not in sys.modules
+    assert not imported.exists()
+    with pytest.raises(ConfigError, match=r"search\.patience cannot be 'any'"):
+        check_config(values, {}, "events.jsonl")
+    assert imported.exists()

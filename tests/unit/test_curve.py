@@ -1,14 +1,14 @@
 import pytest
 
 from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
-from palmette.score.judge import MathJudge
+from palmette.score.judges.math import MathJudge
 from palmette.search.curve import Point, at_tokens, curve, doublings
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import replay
 from palmette.search.summary import Accuracy
 from palmette.tasks.task import Question
 
-REFEREE = Referee(MathJudge(3600), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
+REJUDGE = Rejudge(MathJudge(3600), [Question(name, ({"role": "user", "content": "1+1"},), "2") for name in ("q", "r")])
 
 
 def step(number: int, parent: int, tokens: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
@@ -34,7 +34,7 @@ SHORT = told("r", (step(1, 0, 8, "=2", 0.5, finished=True),))
 
 
 def test_the_first_branches_are_voted_on_and_metered_as_a_run_of_that_width() -> None:
-    one, two, three = curve(replay(GROWN).values(), REFEREE, "last", "weighted", (1, 2, 3))
+    one, two, three = curve(replay(GROWN).values(), REJUDGE, "last", "weighted", (1, 2, 3))
     # Branch 1 alone: wrong; 4 + 3 tokens; KV 14, then 17.
     assert (one.accuracy.share, one.generated_tokens, one.mean_kv_tokens) == (0.0, 7.0, 15.5)
     # With branch 2: 0.9 for 3 against 0.5 for 2; KV 10 + 4 + 6, then branch 1's path alone.
@@ -44,18 +44,18 @@ def test_the_first_branches_are_voted_on_and_metered_as_a_run_of_that_width() ->
 
 
 def test_questions_are_averaged_and_branches_that_are_missing_cost_nothing() -> None:
-    one, three = curve(replay([*GROWN, *SHORT]).values(), REFEREE, "last", "weighted", (1, 3))
+    one, three = curve(replay([*GROWN, *SHORT]).values(), REJUDGE, "last", "weighted", (1, 3))
     assert (one.accuracy, one.generated_tokens, one.mean_kv_tokens) == (Accuracy(1, 2, {}), 7.5, (15.5 + 18) / 2)
     assert (three.accuracy.share, three.generated_tokens) == (1.0, 14.0)
 
 
 def test_other_votes_elect_other_answers_from_the_same_branches() -> None:
-    (two,) = curve(replay(GROWN).values(), REFEREE, "last", "majority", (2,))
+    (two,) = curve(replay(GROWN).values(), REJUDGE, "last", "majority", (2,))
     assert two.accuracy.share == 1.0  # one vote each: the tie goes to the older leaf, 2
 
 
 def test_questions_that_are_not_finished_are_left_out() -> None:
-    assert curve(replay(GROWN[:-1]).values(), REFEREE, "last", "weighted", (1,)) == []
+    assert curve(replay(GROWN[:-1]).values(), REJUDGE, "last", "weighted", (1,)) == []
 
 
 @pytest.mark.parametrize(("most", "counts"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16))])

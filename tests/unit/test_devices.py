@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import ConfigError
-from palmette.memory.detect import detect_host
-from palmette.memory.devices import Device, host_of, parse_devices
+from palmette.planner.devices import Device, detect_host, host_of, parse_devices
 
 GIB = 2**30
 
@@ -27,9 +26,9 @@ def test_devices_that_cannot_be_read_are_an_error_that_shows_how(text: str) -> N
 
 
 def test_a_device_of_nothing_and_a_second_cpu_are_errors() -> None:
-    with pytest.raises(ConfigError, match="a device of no bytes"):
+    with pytest.raises(ConfigError, match="a device of 0 bytes"):
         parse_devices("2x0GiB")
-    with pytest.raises(ConfigError, match="there is one cpu"):
+    with pytest.raises(ConfigError, match="name the cpu once, with all of its memory"):
         parse_devices("cpu:1GiB,cpu:2GiB")
 
 
@@ -49,7 +48,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_host_is_what_the_kernel_tells(tmp_path: Path) -> None:
+def test_the_host_is_what_the_kernel_reports(tmp_path: Path) -> None:
     write(
         tmp_path / "proc/meminfo",
         "MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    600 kB\nHugePages_Total: 0\n",
@@ -68,18 +67,18 @@ def test_the_host_is_what_the_kernel_tells(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_smaller_limit_of_a_control_group_counts(tmp_path: Path, limit: str, used: str, cached: str) -> None:
+def test_a_smaller_limit_of_a_cgroup_counts(tmp_path: Path, limit: str, used: str, cached: str) -> None:
     write(tmp_path / "proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
     write(tmp_path / limit, "307200\n")
     write(tmp_path / used, "102400\n")
     assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 204_800)
     write((tmp_path / limit).parent / "memory.stat", f"anon 7\n{cached} 92400\n")
-    assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 297_200)  # A page cache can be dropped.
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 307_200, 297_200)  # The kernel can drop the page cache.
     write(tmp_path / limit, "max\n")
     assert detect_host(tmp_path).total_bytes == 1000 * 1024
 
 
-def test_a_host_that_tells_nothing_has_no_known_size(tmp_path: Path) -> None:
+def test_a_host_without_proc_has_an_unknown_size(tmp_path: Path) -> None:
     assert detect_host(tmp_path).total_bytes is None
 
 

@@ -1,16 +1,30 @@
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from palmette.config import CostModel
-from palmette.search import ets, rebase
-from palmette.search.strategy import Frontier
+from palmette.search.strategies import ets, rebase
+from palmette.search.strategies.ets import CostModel, Ets, EtsSettings
+from palmette.search.strategies.rebase import Rebase, RebaseSettings
+from palmette.strategy import Frontier
 from palmette.tree import Tree
 
 PROMPT = tuple(range(10))
+REBASE = Rebase(RebaseSettings(rebase_temperature=0.2))
+
+
+def weighted(lambda_kv: float, lambda_diversity: float, cost: CostModel) -> Ets:
+    """Return ETS at temperature 0.2 with these weights; they count where there is no room to keep to."""
+    settings = EtsSettings(rebase_temperature=0.2, lambda_kv=lambda_kv, lambda_diversity=lambda_diversity, kv_cost=cost)
+    return Ets(settings)
+
+
+def roomy(lambda_diversity: float, first_step_tokens: int) -> Ets:
+    """Return ETS at temperature 0.2 that expects first steps to be so long, for use with a room."""
+    settings = EtsSettings(rebase_temperature=0.2, lambda_diversity=lambda_diversity)
+    return Ets(settings, first_step_tokens=first_step_tokens)
 
 
 def by_first_letter(frontier: Frontier) -> Frontier:
@@ -71,7 +85,7 @@ def test_a_tree_of_the_published_code_gets_what_it_got() -> None:
     found = ets.worthwhile(frontier, children, 2.0, 1.5, "nodes")
     assert found.leaves == (5, 6, 7)
     assert found.worth == 1 - 2 * 7 / 8 + 1.5
-    assert ets.weighted(0.2, 2.0, 1.5, "nodes")(frontier, 4, None) == {7: 3, 5: 1}
+    assert weighted(2.0, 1.5, "nodes").allocate(frontier, 4, None) == {7: 3, 5: 1}
 
 
 @pytest.mark.parametrize(("lambda_kv", "lambda_diversity", "cost"), WEIGHTED)
@@ -112,9 +126,7 @@ def test_with_both_weights_zero_it_is_rebase_and_asks_for_no_clusters(cost: Cost
     for seed in range(150):
         frontier = by_first_letter(random_frontier(seed, width=24))
         for width in (1, 7, 24):
-            assert ets.weighted(0.2, 0.0, 0.0, cost)(frontier, width, None) == rebase.at_temperature(0.2)(
-                frontier, width, None
-            )
+            assert weighted(0.0, 0.0, cost).allocate(frontier, width, None) == REBASE.allocate(frontier, width, None)
 
 
 @pytest.mark.parametrize(("lambda_kv", "lambda_diversity", "cost"), WEIGHTED)
@@ -122,7 +134,7 @@ def test_children_sum_to_the_width_and_go_to_leaves(lambda_kv: float, lambda_div
     for seed in range(80):
         frontier = by_first_letter(random_frontier(seed, width=16))
         for width in (1, 5, 16):
-            children = ets.weighted(0.2, lambda_kv, lambda_diversity, cost)(frontier, width, None)
+            children = weighted(lambda_kv, lambda_diversity, cost).allocate(frontier, width, None)
             assert sum(children.values()) == width
             assert set(children) <= set(frontier.leaves)
             assert all(count > 0 for count in children.values())
@@ -131,31 +143,31 @@ def test_children_sum_to_the_width_and_go_to_leaves(lambda_kv: float, lambda_div
 def test_a_frontier_of_one_leaf_gets_all() -> None:
     alone = grown((0, 3, "only"), scores=(0.1,))
     prompt = Frontier(Tree(PROMPT), (0,), (1.0,))
-    assert ets.weighted(0.2, 1.0, 1.4, "tokens")(alone, 16, None) == {1: 16}
-    assert ets.weighted(0.2, 1.0, 1.4, "nodes")(prompt, 16, None) == {0: 16}
-    assert ets.within_room(0.2, 1.4, 5)(prompt, 16, 10 + 3 * 5) == {0: 3}
+    assert weighted(1.0, 1.4, "tokens").allocate(alone, 16, None) == {1: 16}
+    assert weighted(1.0, 1.4, "nodes").allocate(prompt, 16, None) == {0: 16}
+    assert roomy(1.4, 5).allocate(prompt, 16, 10 + 3 * 5) == {0: 3}
 
 
 def test_steps_that_are_all_alike_share_one_cluster() -> None:
     frontier = grown((0, 3, "same"), (0, 3, "same"), (0, 3, "same"), scores=(0.5, 0.5, 0.5))
     # All of the bonus is earned by the first leaf. Each other one brings 2/6 for 1/4 at weight 1, 1/2 at weight 2.
-    assert ets.weighted(0.2, 1.0, 1.4, "nodes")(by_first_letter(frontier), 6, None) == {1: 2, 2: 2, 3: 2}
-    assert ets.weighted(0.2, 2.0, 1.4, "nodes")(by_first_letter(frontier), 6, None) == {1: 6}
+    assert weighted(1.0, 1.4, "nodes").allocate(by_first_letter(frontier), 6, None) == {1: 2, 2: 2, 3: 2}
+    assert weighted(2.0, 1.4, "nodes").allocate(by_first_letter(frontier), 6, None) == {1: 6}
 
 
 def test_memory_that_costs_prunes_the_branch_of_the_weak_leaf() -> None:
     # Shares of 4 at temperature 0.2: leaf 3 takes 3, leaf 4 takes 1. Five nodes cost 1/5 each: leaf 4 holds two of
     # its own, 1/4 - 2/5 < 0. With weight 1/2 it stays: 1/4 - 1/5 > 0.
     frontier = grown((0, 5, ""), (0, 5, ""), (1, 5, "a"), (2, 5, "b"), scores=(0.6, 0.4))
-    assert ets.weighted(0.2, 1.0, 0.0, "nodes")(frontier, 4, None) == {3: 4}
-    assert ets.weighted(0.2, 0.5, 0.0, "nodes")(frontier, 4, None) == {3: 3, 4: 1}
+    assert weighted(1.0, 0.0, "nodes").allocate(frontier, 4, None) == {3: 4}
+    assert weighted(0.5, 0.0, "nodes").allocate(frontier, 4, None) == {3: 3, 4: 1}
 
 
 def test_diversity_keeps_what_memory_alone_would_prune() -> None:
     # As above, but the second cluster earns 0.4 / 2 = 0.2 > 2/5 - 1/4.
     frontier = by_first_letter(grown((0, 5, ""), (0, 5, ""), (1, 5, "a"), (2, 5, "b"), scores=(0.6, 0.4)))
-    assert ets.weighted(0.2, 1.0, 0.4, "nodes")(frontier, 4, None) == {3: 3, 4: 1}
-    assert ets.weighted(0.2, 1.0, 0.2, "nodes")(frontier, 4, None) == {3: 4}
+    assert weighted(1.0, 0.4, "nodes").allocate(frontier, 4, None) == {3: 3, 4: 1}
+    assert weighted(1.0, 0.2, "nodes").allocate(frontier, 4, None) == {3: 4}
 
 
 def test_tokens_weigh_long_steps_more_than_nodes_do() -> None:
@@ -183,29 +195,27 @@ def test_a_run_repeats_whatever_the_labels_are_called() -> None:
     for seed in range(40):
         frontier = by_first_letter(random_frontier(seed, width=16))
         other = replace(frontier, clusters={leaf: 1000 - label for leaf, label in frontier.clusters.items()})
-        allocate = ets.weighted(0.2, 1.5, 1.4, "tokens")
-        assert allocate(frontier, 16, None) == allocate(other, 16, None)
+        strategy = weighted(1.5, 1.4, "tokens")
+        assert strategy.allocate(frontier, 16, None) == strategy.allocate(other, 16, None)
 
 
 def test_a_leaf_without_a_label_is_caught() -> None:
     frontier = replace(grown((0, 3, "a"), (0, 3, "b"), scores=(0.5, 0.5)), clusters={1: 0})
     with pytest.raises(KeyError):
-        ets.weighted(0.2, 1.0, 1.4, "nodes")(frontier, 4, None)
+        weighted(1.0, 1.4, "nodes").allocate(frontier, 4, None)
 
 
 # A room instead of a weight
 
 
 @pytest.mark.parametrize("lambda_diversity", [0.0, 1.4])
-def test_with_a_generous_room_or_none_it_is_rebase(lambda_diversity: float) -> None:
-    plain = rebase.at_temperature(0.2)
+def test_with_a_generous_room_it_is_rebase(lambda_diversity: float) -> None:
     for seed in range(80):
         frontier = by_first_letter(random_frontier(seed, width=16))
-        allocate = ets.within_room(0.2, lambda_diversity, 20)
+        plain = REBASE.allocate(frontier, 16, None)
         step = ets.expected_tokens(frontier.tree, 20)
-        needed = frontier.tree.unique_tokens(plain(frontier, 16, None)) + 16 * step
-        assert allocate(frontier, 16, None) == plain(frontier, 16, None)
-        assert allocate(frontier, 16, needed) == plain(frontier, 16, None)
+        needed = frontier.tree.unique_tokens(plain) + 16 * step
+        assert roomy(lambda_diversity, 20).allocate(frontier, 16, needed) == plain
 
 
 @pytest.mark.parametrize("lambda_diversity", [0.0, 1.4])
@@ -217,7 +227,7 @@ def test_kept_paths_and_next_steps_never_exceed_the_room(lambda_diversity: float
         all_tokens = tree.unique_tokens(frontier.leaves) + 16 * step
         for part in (0.05, 0.2, 0.4, 0.6, 0.8, 0.99):
             room = int(part * all_tokens)
-            children = ets.within_room(0.2, lambda_diversity, 20)(frontier, 16, room)
+            children = roomy(lambda_diversity, 20).allocate(frontier, 16, room)
             assert set(children) <= set(frontier.leaves)
             assert sum(children.values()) <= 16
             if shortest + step <= room:
@@ -264,26 +274,45 @@ def test_leaves_left_without_children_make_room_for_more_children() -> None:
     # Steps of 1: room for the prompt, three leaves and a step each: 10 + 3 x (1 + 1) = 16. REBASE of 3 gives the best
     # leaf all three, and the two tokens of the others make room for a fourth and a fifth child.
     frontier = grown((0, 1, "a"), (0, 1, "b"), (0, 1, "c"), scores=(0.9, 0.6, 0.3))
-    assert ets.within_room(0.2, 0.0, 10)(frontier, 8, 15) == {1: 4}
-    assert ets.within_room(0.2, 0.0, 10)(frontier, 8, 12) == {1: 1}
+    assert roomy(0.0, 10).allocate(frontier, 8, 15) == {1: 4}
+    assert roomy(0.0, 10).allocate(frontier, 8, 12) == {1: 1}
 
 
 def test_a_room_for_less_than_a_step_goes_to_the_best_leaf_that_leaves_any() -> None:
     frontier = grown((0, 8, "a"), (0, 5, "b"), scores=(0.9, 0.1))
-    allocate = ets.within_room(0.2, 0.0, 20)
-    assert allocate(frontier, 4, 19) == {1: 1}  # path of 18, one token left
-    assert allocate(frontier, 4, 18) == {2: 1}  # path of 15
-    assert allocate(frontier, 4, 15) == {}
+    strategy = roomy(0.0, 20)
+    assert strategy.allocate(frontier, 4, 19) == {1: 1}  # path of 18, one token left
+    assert strategy.allocate(frontier, 4, 18) == {2: 1}  # path of 15
+    assert strategy.allocate(frontier, 4, 15) == {}
 
 
-STRATEGIES: list[Callable[..., dict[int, int]]] = [
-    ets.weighted(0.2, 1.0, 1.4, "tokens"),
-    ets.within_room(0.2, 1.4, 20),
-]
-
-
-@pytest.mark.parametrize("allocate", STRATEGIES)
-def test_the_same_frontier_gets_the_same_children(allocate: Callable[..., dict[int, int]]) -> None:
+@pytest.mark.parametrize(("strategy", "room"), [(weighted(1.0, 1.4, "tokens"), None), (roomy(1.4, 20), 300)])
+def test_the_same_frontier_gets_the_same_children(strategy: Ets, room: int | None) -> None:
     for seed in range(20):
         frontier = by_first_letter(random_frontier(seed, width=12))
-        assert allocate(frontier, 12, 300) == allocate(frontier, 12, 300)
+        assert strategy.allocate(frontier, 12, room) == strategy.allocate(frontier, 12, room)
+
+
+def test_a_room_counts_in_place_of_the_weight_of_memory() -> None:
+    # As above, memory that costs prunes leaf 4; a room that holds both leaves keeps both, whatever memory costs.
+    frontier = grown((0, 5, ""), (0, 5, ""), (1, 5, "a"), (2, 5, "b"), scores=(0.6, 0.4))
+    strategy = weighted(1.0, 0.0, "nodes")
+    assert strategy.allocate(frontier, 4, None) == {3: 4}
+    assert strategy.allocate(frontier, 4, 30 + 4 * 5) == {3: 3, 4: 1}
+
+
+def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> None:
+    def diversity(width: int, given: float | None = None) -> float:
+        return Ets(EtsSettings(lambda_diversity=given), width=width).diversity
+
+    assert [diversity(width) for width in (1, 16, 31, 33, 64, 127, 129, 256, 4096)] == [
+        1.5, 1.5, 1.5, 1.4, 1.4, 1.4, 1.45, 1.45, 1.45,
+    ]  # fmt: skip
+    assert diversity(16, 0.0) == 0
+    assert diversity(16, 0.7) == 0.7
+
+
+def test_clusters_are_used_where_diversity_has_a_weight() -> None:
+    assert Ets().uses == {"scores", "room", "clusters"}
+    assert Ets(EtsSettings(lambda_diversity=0.0)).uses == {"scores", "room"}
+    assert REBASE.uses == {"scores"}

@@ -4,7 +4,8 @@ import pytest
 
 from palmette.config import load_config
 from palmette.errors import ConfigError
-from palmette.etsfile import as_device, read_ets_file
+from palmette.run.ets_file import as_device, read_ets_file
+from palmette.search.strategies.ets import Ets
 
 PUBLISHED = """\
 temperature: 1.0 # sample temperature
@@ -30,24 +31,26 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(("width", "lambdas"), [(16, 1.5), (64, 1.4), (256, 1.45)])
 def test_the_published_files_become_a_config(tmp_path: Path, width: int, lambdas: float) -> None:
-    reading = read_ets_file(write(tmp_path, PUBLISHED.format(width=width, lambdas=lambdas)))
-    config = load_config(None, reading.settings)
+    read = read_ets_file(write(tmp_path, PUBLISHED.format(width=width, lambdas=lambdas)))
+    config = load_config(None, read.settings)
+    strategy = config.search.build_strategy()
+    assert isinstance(strategy, Ets)
     assert (config.search.strategy, config.search.width) == ("ets", width)
-    assert (config.search.lambda_kv, config.search.diversity) == (1.0, lambdas)
+    assert (strategy.settings.lambda_kv, strategy.diversity) == (1.0, lambdas)
     assert (config.search.step_tokens, config.search.total_tokens, config.search.depth) == (256, 1024, 25)
-    assert (config.search.kv_cost, config.search.fold) == ("nodes", "last")
-    assert (config.policy.temperature, config.search.rebase_temperature) == (1.0, 0.2)
+    assert (strategy.settings.kv_cost, config.search.aggregate) == ("nodes", "last")
+    assert (config.policy.temperature, strategy.settings.rebase_temperature) == (1.0, 0.2)
     assert config.search.questions_in_flight == 8
     assert config.out == f"./exp_results/ets_{width}_math500"
 
 
 def test_every_key_is_told_once_with_what_it_became(tmp_path: Path) -> None:
-    told = read_ets_file(write(tmp_path, PUBLISHED.format(width=16, lambdas=1.5))).told
+    notes = read_ets_file(write(tmp_path, PUBLISHED.format(width=16, lambdas=1.5))).notes
     for line in PUBLISHED.splitlines():
         key = line.partition(":")[0]
-        assert sum(said.startswith(f"{key}: ") for said in told) == 1
-    assert "lambdas: 1.5 becomes search.lambda_diversity: 1.5" in told
-    assert "select_method: 'softmax_costmodel' becomes search.strategy: ets" in told
+        assert sum(said.startswith(f"{key}: ") for said in notes) == 1
+    assert "lambdas: 1.5 becomes search.lambda_diversity: 1.5" in notes
+    assert "select_method: 'softmax_costmodel' becomes search.strategy: ets" in notes
 
 
 @pytest.mark.parametrize(("method", "strategy"), [("softmax", "rebase"), ("beam_search", "beam"), ("dvts", "dvts")])
@@ -87,6 +90,6 @@ def test_a_device_number_is_a_cuda_device() -> None:
 
 
 def test_without_a_method_the_file_is_one_for_ets(tmp_path: Path) -> None:
-    reading = read_ets_file(write(tmp_path, "width: 4\nlambdac: 1.0"))
-    assert reading.settings["search.strategy"] == "ets"
-    assert "select_method is not there: search.strategy: ets" in reading.told
+    read = read_ets_file(write(tmp_path, "width: 4\nlambdac: 1.0"))
+    assert read.settings["search.strategy"] == "ets"
+    assert "select_method is not there: search.strategy: ets" in read.notes

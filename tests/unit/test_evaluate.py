@@ -2,9 +2,8 @@ import pytest
 
 from palmette.errors import RunError
 from palmette.events import Chosen, Event, NodeRecord, QuestionFinished, QuestionStarted, WaveDone
-from palmette.score.judge import MathJudge
-from palmette.search.evaluate import evaluate
-from palmette.search.referee import Referee
+from palmette.score.judges.math import MathJudge
+from palmette.search.rejudge import Rejudge, evaluate
 from palmette.search.replay import replay
 from palmette.tasks.task import Question
 
@@ -32,8 +31,8 @@ NODES = (
 )
 
 
-def test_each_fold_elects_by_its_own_scores() -> None:
-    found = evaluate(replay(told(*NODES)).values(), Referee(MathJudge(3600), [ASKED]))
+def test_each_aggregate_elects_by_its_own_scores() -> None:
+    found = evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(3600), [ASKED]))
     right = {how: votes["best"].share for how, votes in found.items()}
     assert right == {"last": 1.0, "min": 0.0, "mean": 0.0, "prod": 0.0}
     assert all(votes["majority"].share == 1.0 for votes in found.values())  # a tie goes to the older leaf
@@ -53,13 +52,13 @@ def test_a_second_start_voids_the_first_attempt() -> None:
 
 @pytest.mark.parametrize("nodes", [(step(2, 0, "x", 0.1),), (step(1, 1, "x", 0.1),), (step(1, -1, "x", 0.1),)])
 def test_events_with_a_gap_are_refused(nodes: tuple[NodeRecord, ...]) -> None:
-    with pytest.raises(RunError, match="has no place"):
+    with pytest.raises(RunError, match="does not follow from the nodes before it"):
         replay(told(*nodes))
 
 
 def test_a_task_that_changed_since_the_run_is_refused() -> None:
     other = Question("q", ASKED.messages, "5")
     with pytest.raises(RunError, match="no longer in the task"):
-        evaluate(replay(told(*NODES)).values(), Referee(MathJudge(3600), [other]))
+        evaluate(replay(told(*NODES)).values(), Rejudge(MathJudge(3600), [other]))
     with pytest.raises(RunError, match="before they start it"):
         replay(told(*NODES)[1:])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import RunError
-from palmette.events import FILE_NAME, EventLog, NodeRecord, QuestionStarted, RunStarted, WaveDone, read_events
+from palmette.event_log import FILE_NAME, EventLog, read_events
+from palmette.events import NodeRecord, QuestionStarted, RunStarted, WaveDone
 
 STARTED = RunStarted("0.1", {"seed": 1})
 ASKED = QuestionStarted("q1", "what \u2028 is </script> \ud800?", "4", 7, "d")
@@ -81,7 +82,8 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
 from pathlib import Path
 from palmette.errors import RunError
-from palmette.events import EventLog, RunStarted
+from palmette.event_log import EventLog
+from palmette.events import RunStarted
 log = EventLog(Path({str(tmp_path)!r}))
 log.write(RunStarted("1", {{}}))
 try:
@@ -96,7 +98,8 @@ except RunError:
 def test_a_killed_writer_leaves_a_readable_file(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from palmette.events import EventLog, QuestionStarted
+from palmette.event_log import EventLog
+from palmette.events import QuestionStarted
 log = EventLog(Path({str(tmp_path)!r}))
 number = 0
 while True:

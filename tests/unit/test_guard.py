@@ -1,4 +1,4 @@
-"""The guard around work that fails by a rule: what it returns, what it tells, what it lets pass."""
+"""The out-of-memory retry around work that fails above a size: what it returns, records and lets pass."""
 
 import errno
 import gc
@@ -9,10 +9,10 @@ from contextlib import nullcontext
 import pytest
 
 from palmette.errors import BackendError, BudgetError, ConfigError
-from palmette.events import Rung
+from palmette.events import OomRetry
+from palmette.memory.device import DeviceMemory
 from palmette.memory.guard import Guard, run_whole
 from palmette.memory.oom import is_out_of_memory
-from palmette.memory.reading import Reading
 from palmette.score.guarded import GuardedEmbedder
 
 GIB = 2**30
@@ -23,7 +23,7 @@ class Machine:
 
     def __init__(self, held: int = 0) -> None:
         self.held = held
-        self.rungs: list[Rung] = []
+        self.retries: list[OomRetry] = []
         self.reclaims = 0
 
     def reclaim(self) -> int:
@@ -31,17 +31,17 @@ class Machine:
         freed, self.held = self.held // 2, self.held - self.held // 2
         return freed
 
-    def observe(self) -> Reading:
-        return Reading("cpu", 16 * GIB, 16 * GIB - self.held, self.held, other_bytes=3 * GIB)
+    def observe(self) -> DeviceMemory:
+        return DeviceMemory("cpu", 16 * GIB, 16 * GIB - self.held, self.held, other_bytes=3 * GIB)
 
-    def guard(self, name: str = "wave", spare: Callable[[], bool] = lambda: False, **options: int) -> Guard:
+    def guard(self, name: str = "wave", free_caches: Callable[[], bool] = lambda: False, **options: int) -> Guard:
         return Guard(
             name,
             unit="node",
             reclaim=self.reclaim,
             observe=self.observe,
-            record=self.rungs.append,
-            spare=spare,
+            record=self.retries.append,
+            free_caches=free_caches,
             limit_bytes=options.get("limit_bytes"),
             planned_bytes=options.get("planned_bytes"),
         )
@@ -56,13 +56,13 @@ def up_to(most: int) -> Callable[[Sequence[int]], list[int]]:
     return work
 
 
-def test_a_wave_that_does_not_fit_gives_what_it_would_have_given() -> None:
+def test_work_that_runs_out_of_memory_returns_what_it_would_have_returned() -> None:
     machine = Machine()
     results = machine.guard().run(range(20), up_to(3))
     assert [value for piece in results for value in piece] == [item * item for item in range(20)]
-    assert [(rung.tried, rung.limit) for rung in machine.rungs] == [(20, 10), (10, 5), (5, 2)]
+    assert [(retry.tried, retry.limit) for retry in machine.retries] == [(20, 10), (10, 5), (5, 2)]
     assert machine.reclaims == 3
-    assert all("DefaultCPUAllocator" in rung.reason for rung in machine.rungs)
+    assert all("DefaultCPUAllocator" in retry.reason for retry in machine.retries)
 
 
 def test_the_size_that_worked_is_remembered_between_calls() -> None:
@@ -70,7 +70,7 @@ def test_the_size_that_worked_is_remembered_between_calls() -> None:
     guard = machine.guard()
     guard.run(range(8), up_to(4))
     guard.run(range(8), up_to(4))
-    assert len(machine.rungs) == 1
+    assert len(machine.retries) == 1
 
 
 def test_the_smallest_piece_that_fails_is_a_budget_error_with_the_sizes_tried() -> None:
@@ -83,19 +83,19 @@ def test_the_smallest_piece_that_fails_is_a_budget_error_with_the_sizes_tried() 
     )
     assert caught.value.exit_code == 3
     assert isinstance(caught.value.__cause__, RuntimeError)
-    assert [(rung.tried, rung.limit) for rung in machine.rungs] == [(8, 4), (4, 2), (2, 1), (1, None)]
+    assert [(retry.tried, retry.limit) for retry in machine.retries] == [(8, 4), (4, 2), (2, 1), (1, None)]
 
 
-def test_what_can_be_computed_again_is_given_up_before_the_work_is() -> None:
-    machine, spares, most = Machine(), [True, False], [0]
+def test_caches_are_freed_before_the_work_is_given_up() -> None:
+    machine, answers, most = Machine(), [True, False], [0]
 
-    def spare() -> bool:
+    def free_caches() -> bool:
         most[0] = 4
-        return spares.pop(0)
+        return answers.pop(0)
 
-    results = machine.guard(spare=spare).run(range(4), lambda piece: up_to(most[0])(piece))
+    results = machine.guard(free_caches=free_caches).run(range(4), lambda piece: up_to(most[0])(piece))
     assert results == [[0, 1, 4, 9]]
-    assert [(rung.tried, rung.limit, rung.spared) for rung in machine.rungs] == [
+    assert [(retry.tried, retry.limit, retry.spared) for retry in machine.retries] == [
         (4, 2, False),
         (2, 1, False),
         (1, None, True),
@@ -103,7 +103,7 @@ def test_what_can_be_computed_again_is_given_up_before_the_work_is() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("shapes differ"), BudgetError("no"), KeyError(1)])
-def test_any_other_error_passes_untouched(error: Exception) -> None:
+def test_any_other_error_passes_unchanged(error: Exception) -> None:
     machine = Machine()
 
     def work(piece: Sequence[int]) -> None:
@@ -113,10 +113,10 @@ def test_any_other_error_passes_untouched(error: Exception) -> None:
         machine.guard().run([1, 2], work)
     assert caught.value is error
     assert caught.value.__traceback__ is not None
-    assert not machine.rungs
+    assert not machine.retries
 
 
-def test_an_interrupt_passes_untouched() -> None:
+def test_an_interrupt_passes_unchanged() -> None:
     def work(piece: Sequence[int]) -> None:
         raise KeyboardInterrupt
 
@@ -125,10 +125,10 @@ def test_an_interrupt_passes_untouched() -> None:
 
 
 class Block:
-    """Stands for a tensor: it can be watched."""
+    """Stands for a tensor, and can be referenced weakly."""
 
 
-def test_what_the_failed_piece_held_is_gone_before_memory_is_reclaimed() -> None:
+def test_the_tensors_of_a_failed_piece_are_freed_before_memory_is_reclaimed() -> None:
     alive: list[weakref.ref[Block]] = []
     at_reclaim: list[int] = []
 
@@ -160,7 +160,7 @@ def test_what_the_failed_piece_held_is_gone_before_memory_is_reclaimed() -> None
     assert at_reclaim == [0]
 
 
-def test_work_that_leaves_traces_is_restarted_from_its_first_piece() -> None:
+def test_work_that_cannot_fail_cleanly_is_restarted_from_its_first_piece() -> None:
     machine, summed, failing = Machine(), [0], [3]
 
     def work(piece: Sequence[int]) -> int:
@@ -177,7 +177,7 @@ def test_work_that_leaves_traces_is_restarted_from_its_first_piece() -> None:
     pieces = machine.guard().run(list(range(1, 9)), work, restart=restart)
     assert summed == [36]
     assert sum(pieces) == 8
-    assert [rung.tried for rung in machine.rungs] == [8, 4, 2]
+    assert [retry.tried for retry in machine.retries] == [8, 4, 2]
 
 
 def test_groups_stay_whole_and_costs_are_what_is_halved() -> None:
@@ -192,7 +192,7 @@ def test_groups_stay_whole_and_costs_are_what_is_halved() -> None:
     machine = Machine()
     machine.guard().run(items, work, cost=lambda item: item[1], group=lambda item: item[0])
     assert seen == [items, items[:2], items[2:4], items[4:]]
-    assert [(rung.tried, rung.limit) for rung in machine.rungs] == [(500, 250)]
+    assert [(retry.tried, retry.limit) for retry in machine.retries] == [(500, 250)]
 
 
 def test_above_its_limit_a_piece_is_halved_before_it_is_tried() -> None:
@@ -205,7 +205,7 @@ def test_above_its_limit_a_piece_is_halved_before_it_is_tried() -> None:
 
     machine.guard(limit_bytes=3 * GIB).run(range(8), work)
     assert seen == [4, 4]
-    assert machine.rungs[0].reason == "4.0 GiB held, the limit is 3.0 GiB"
+    assert machine.retries[0].reason == "4.0 GiB held, the limit is 3.0 GiB"
 
 
 def test_above_its_limit_at_the_smallest_piece_the_work_ends() -> None:
@@ -215,7 +215,7 @@ def test_above_its_limit_at_the_smallest_piece_the_work_ends() -> None:
 
 
 class Lengths:
-    """An embedder that takes so many texts at a time."""
+    """An embedder that runs out of memory above so many texts at a time."""
 
     name = "lengths"
 
@@ -228,7 +228,7 @@ class Lengths:
         return [[float(len(text))] for text in texts]
 
 
-def test_an_embedder_in_pieces_gives_one_vector_for_each_text_in_order() -> None:
+def test_an_embedder_run_in_pieces_returns_one_vector_for_each_text_in_order() -> None:
     texts = [letter * count for count, letter in enumerate("abcdefg", start=1)]
     guarded = GuardedEmbedder(Lengths(2), Machine().guard().run, nullcontext)
     assert guarded.embed(texts) == [[float(count)] for count in range(1, 8)]
@@ -254,8 +254,8 @@ def chained(error: BaseException, cause: BaseException) -> BaseException:
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("std::bad_alloc"),
-        chained(BackendError("told"), RuntimeError("std::bad_alloc")),
-        chained(BackendError("told"), chained(ValueError("x"), MemoryError())),
+        chained(BackendError("wrapped"), RuntimeError("std::bad_alloc")),
+        chained(BackendError("wrapped"), chained(ValueError("x"), MemoryError())),
     ],
 )
 def test_errors_of_every_allocator_are_recognized(error: BaseException) -> None:
@@ -270,7 +270,7 @@ def test_errors_of_every_allocator_are_recognized(error: BaseException) -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         chained(BudgetError("gave up"), MemoryError()),
         chained(ConfigError("x"), MemoryError()),
-        chained(BackendError("told"), RuntimeError("shape")),
+        chained(BackendError("wrapped"), RuntimeError("shape")),
     ],
 )
 def test_other_errors_are_not(error: BaseException) -> None:

@@ -1,27 +1,14 @@
 """The house keeps its promises: a diagram that cannot rot, slim imports, no rooms without a name."""
 
-import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "palmette"
-
-
-def module_lines() -> dict[str, str]:
-    lines = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        lines[path.relative_to(PACKAGE).as_posix()] = docstring.split("\n")[0].rstrip(".")
-    return lines
+from tests.architecture import PACKAGE, ROOT, listed, module_list
 
 
 def test_the_architecture_page_says_of_each_module_what_its_docstring_says() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^- `([^`]+\.py)`: (.+)$", page, flags=re.MULTILINE))
-    assert told == module_lines()
+    assert listed() == module_list(), "python -m tests.architecture writes the list anew"
 
 
 def test_no_file_is_named_for_what_it_is_not() -> None:
@@ -37,10 +24,10 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_palmette_and_its_cli_imports_no_torch() -> None:
+def test_importing_palmette_and_its_commands_imports_no_torch() -> None:
     heavy = {"torch", "transformers", "sentence_transformers", "numpy", "sympy"}
-    assert not heavy & loaded_by("import palmette, palmette.cli")
-    assert not heavy & loaded_by("import palmette.console, palmette.zoo.catalog, palmette.report.page")
+    assert not heavy & loaded_by("import palmette, palmette.commands.app")
+    assert not heavy & loaded_by("import palmette.api, palmette.zoo.catalog, palmette.report.page")
 
 
 def test_the_search_parts_import_no_torch() -> None:
@@ -51,6 +38,6 @@ def test_the_search_parts_import_no_torch() -> None:
 def test_no_committed_text_names_a_place_on_one_machine() -> None:
     listed = ["git", "-c", "safe.directory=*", "ls-files"]  # Also where a clone belongs to somebody else.
     found = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    texts = [ROOT / name for name in found if not name.endswith(".safetensors")]
+    texts = [ROOT / name for name in found if not name.endswith((".safetensors", ".png"))]
     pattern = re.compile(r"/(?:home|root|work|Users)/\w+")
     assert not [str(path) for path in texts if path.exists() and pattern.search(path.read_text(encoding="utf-8"))]

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from palmette.config import TaskSettings
-from palmette.score.judge import GymJudge, MathJudge
+from palmette.errors import ConfigError, RunError
+from palmette.score.judge import Judge, Verdict, load_judge
+from palmette.score.judges.gym import GymJudge
+from palmette.score.judges.math import MathJudge
 from palmette.score.worker import is_harmless
+from palmette.settings import TaskSettings
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question
 
@@ -14,22 +17,76 @@ PATIENT = 3600.0
 GYM = GymJudge(PATIENT)
 
 
+def outcome_of(judge: Judge, question: Question, answer: str | None) -> str | None:
+    return judge.verdict(question, f"so\nAnswer: {answer}", answer).outcome
+
+
 def test_math_answers_are_checked_against_the_final_answer_of_a_worked_reference() -> None:
     judge = MathJudge(PATIENT)
     question = Question("q", ({"role": "user", "content": "?"},), "9 + 9 = 18\n#### 18")
     assert judge.extract("3+4=7\n7*2=14") == "14"
-    assert judge.outcome(question, "18.0").value == "correct"
-    assert judge.outcome(question, "9").value == "wrong"
-    assert judge.outcome(question, None).value == "unparseable"
+    assert outcome_of(judge, question, "18.0") == "correct"
+    assert outcome_of(judge, question, "9") == "wrong"
+    assert outcome_of(judge, question, None) == "unparseable"
+    assert judge.verdict(question, "so 18", "18") == Verdict("correct", 1.0)
+    assert judge.verdict(question, "so 9", "9") == Verdict("wrong", 0.0)
+
+
+def test_without_a_reference_there_is_no_verdict() -> None:
+    question = Question("q", ({"role": "user", "content": "?"},))
+    assert MathJudge(PATIENT).verdict(question, "so 18", "18") == Verdict(None, None)
+
+
+ASKED = Question("q7", ({"role": "user", "content": "?"},), "a reference")
+
+
+def test_a_reward_function_is_called_with_what_it_names_and_1_is_right() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def reward(solution: str, reference: str | None) -> float:
+        seen.append((solution, reference))
+        return {"long": 1.5, "half": 0.5}[solution]
+
+    judge = load_judge(reward, TaskSettings())
+    assert judge.verdict(ASKED, "long", None) == Verdict("correct", 1.5)
+    assert judge.verdict(ASKED, "half", None) == Verdict("wrong", 0.5)
+    assert seen == [("long", "a reference"), ("half", "a reference")]
+    assert not judge.by_answer  # it may look at more than the answer: every leaf is judged
+    assert judge.extract("first\n\nthe last line \n") == "the last line"
+    assert judge.extract("so it is \\boxed{7}") == "7"
+    assert load_judge(lambda answer: answer == "7", TaskSettings()).verdict(ASKED, "", "7") == Verdict("correct", 1.0)
+    assert load_judge(lambda question: None, TaskSettings()).verdict(ASKED, "", "7") == Verdict(None, None)
+
+
+@pytest.mark.parametrize(("given", "said"), [("much", "'much'"), (float("nan"), "nan"), ([1, 2], r"\[1, 2\]")])
+def test_a_reward_that_is_no_finite_number_is_refused_with_the_question(given: object, said: str) -> None:
+    with pytest.raises(RunError, match=f"on question q7 returned {said}, and a reward is a finite number"):
+        load_judge(lambda solution: given, TaskSettings()).verdict(ASKED, "x", None)
+
+
+def test_a_reward_function_that_fails_is_told_with_its_question_and_the_solution() -> None:
+    def broken(solution: str) -> float:
+        raise KeyError("no such\nthing")
+
+    with pytest.raises(RunError, match=r"broken on question q7 failed: KeyError.*The solution: 'x = 3'"):
+        load_judge(broken, TaskSettings()).verdict(ASKED, "x = 3", None)
+
+
+def test_what_is_no_judge_is_refused() -> None:
+    assert isinstance(load_judge("gym", TaskSettings(verify_seconds=2.0)), GymJudge)
+    with pytest.raises(ConfigError, match="a int is no judge: give a function that returns a reward"):
+        load_judge(3, TaskSettings())
+    with pytest.raises(ConfigError, match="no judge is named 'maths'. Did you mean 'math'"):
+        load_judge("maths", TaskSettings())
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "letter_jumble", "spell_backward"])
 def test_a_generator_marks_its_own_answers(name: str) -> None:
     task = load_task(TaskSettings(name=f"rg:{name}", questions=3, seed=1))
     for question in task.questions:
-        assert GYM.outcome(question, question.reference).value == "correct"
-        assert GYM.outcome(question, "not this").value == "wrong"
-        assert GYM.outcome(question, None).value == "unparseable"
+        assert outcome_of(GYM, question, question.reference) == "correct"
+        assert outcome_of(GYM, question, "not this") == "wrong"
+        assert outcome_of(GYM, question, None) == "unparseable"
 
 
 def test_a_gym_answer_is_all_that_follows_the_last_marker() -> None:
@@ -41,8 +98,8 @@ def test_a_gym_answer_is_all_that_follows_the_last_marker() -> None:
 
 def test_a_scorer_that_never_ends_is_stopped_and_the_next_answer_is_judged() -> None:
     (question,) = load_task(TaskSettings(name="rg:countdown", questions=1, seed=1)).questions
-    assert GymJudge(seconds=1).outcome(question, "9**9**9**9**9").value == "timed_out"
-    assert GYM.outcome(question, question.reference).value == "correct"
+    assert outcome_of(GymJudge(seconds=1), question, "9**9**9**9**9") == "timed_out"
+    assert outcome_of(GYM, question, question.reference) == "correct"
 
 
 HOSTILE = [
@@ -61,7 +118,7 @@ def test_scorers_that_evaluate_answers_are_given_none_that_could_act(name: str, 
     (question,) = load_task(TaskSettings(name=f"rg:{name}", questions=1, seed=1)).questions
     place = tmp_path / "acted"
     for text in HOSTILE:
-        assert GYM.outcome(question, text.replace("{place}", str(place))).value == "unparseable"
+        assert outcome_of(GYM, question, text.replace("{place}", str(place))) == "unparseable"
     assert not place.exists()
 
 
@@ -109,4 +166,4 @@ for act in (lambda: os.system("touch {place}"), lambda: subprocess.run(["touch",
 
 def test_a_reference_that_is_no_text_is_judged_by_its_text() -> None:
     (question,) = load_task(TaskSettings(name="rg:polynomial_multiplication", questions=1, seed=1)).questions
-    assert GYM.outcome(question, question.reference).value == "correct"
+    assert outcome_of(GYM, question, question.reference) == "correct"

@@ -1,4 +1,4 @@
-"""The meter on this very process: what it reads, keeps and records; and what giving memory back does."""
+"""The meter on this very process: what it reads, keeps and records; and when freeing memory stops."""
 
 import mmap
 import sys
@@ -7,21 +7,19 @@ import pytest
 
 from palmette.events import Event, MemoryTimeline, Reclaimed
 from palmette.memory import host
-from palmette.memory.fractions import limit_bytes
+from palmette.memory.device import read_device
 from palmette.memory.heap import heap_in_use
-from palmette.memory.meter import Meter
-from palmette.memory.observe import read_device
+from palmette.memory.meter import HeldSample, HeldSamples, Meter
 from palmette.memory.reclaim import reclaim
-from palmette.memory.samples import Sample, Samples
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def test_samples_stay_bounded_and_keep_their_peaks() -> None:
-    samples = Samples(most=8)
+    samples = HeldSamples(most=8)
     for number in range(1000):
-        samples.add(Sample(float(number), 7 if number in (123, 999) else number % 3, None))
+        samples.add(HeldSample(float(number), 7 if number in (123, 999) else number % 3, None))
     kept = samples.all()
     assert len(kept) <= 9
     assert [sample.moment for sample in kept] == sorted(sample.moment for sample in kept)
@@ -31,7 +29,7 @@ def test_samples_stay_bounded_and_keep_their_peaks() -> None:
 def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not_see_it() -> None:
     recorded: list[Event] = []
     with Meter(sample_seconds=3600) as meter, meter.recording(recorded.append):
-        # Gone before any sample: the kernel's own mark has to show it.
+        # Freed before any sample: only the kernel's own peak shows it.
         with meter.phase("outer"), meter.phase("inner"), mmap.mmap(-1, 64 * MIB) as block:
             block.write(bytes(64) * MIB)
         with meter.phase("after"):
@@ -46,7 +44,7 @@ def test_a_phase_inside_another_raises_the_peak_of_both_and_a_later_one_does_not
     assert [(phase.name, phase.times) for phase in timeline.phases] == [("outer", 1), ("inner", 1), ("after", 2)]
 
 
-def test_what_is_told_before_anything_records_is_recorded_first() -> None:
+def test_events_before_recording_begins_are_recorded_first() -> None:
     recorded: list[Event] = []
     with Meter(sample_seconds=3600) as meter:
         freed = meter.reclaim("load", 1)
@@ -76,7 +74,7 @@ def test_reclaiming_stops_when_a_try_frees_too_little(levels: list[int], tries: 
 
 
 def void(value: int) -> None:
-    """Take a value that nobody needs."""
+    """Discard a value."""
 
 
 @linux
@@ -89,9 +87,3 @@ def test_a_reading_agrees_with_itself() -> None:
     assert (host.peak_bytes() or 0) >= after.held_bytes - MIB
     in_use = heap_in_use()
     assert in_use is None or in_use >= len(block)
-
-
-def test_shares_of_a_device_are_those_of_its_phase() -> None:
-    assert limit_bytes(24 * 2**30, "inference") == 24481313587  # 22.8 GiB, rounded down
-    assert limit_bytes(24 * 2**30, "training") == 23192823398  # 21.6 GiB
-    assert limit_bytes(100, "training", training_share=0.5) == 50

@@ -1,4 +1,4 @@
-"""Plans: placement, fractions, lines worked out by hand, and refusals whose advice holds."""
+"""Plans: placement, fractions, lines worked out by hand, and refusals whose advice fits."""
 
 import io
 import re
@@ -10,12 +10,12 @@ from rich.console import Console
 
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
-from palmette.memory.advice import refusal, settings_that_fit
-from palmette.memory.devices import parse_devices
-from palmette.memory.lines import Line, Plan
-from palmette.memory.plan import make_plan
-from palmette.memory.rules import RULES
-from palmette.planning import job_of, plan_run, refuse_what_cannot_fit
+from palmette.planner.advice import refusal, settings_that_fit
+from palmette.planner.devices import parse_devices
+from palmette.planner.lines import Line, Plan
+from palmette.planner.place import RULES
+from palmette.planner.plan import plan_job
+from palmette.planner.run_plan import job_of, plan_run, refuse_what_cannot_fit
 from palmette.report.plan_table import plan_tables
 
 GIB = 2**30
@@ -130,8 +130,8 @@ def test_settings_that_name_devices_are_followed() -> None:
         planned("2x24GiB", policy__device="cuda:2")
 
 
-def test_devices_that_nothing_sits_on_are_named() -> None:
-    assert "cuda:2, cuda:3: nothing sits there" in planned("4x24GiB").remarks
+def test_devices_that_are_not_used_are_named() -> None:
+    assert "cuda:2, cuda:3: not used" in planned("4x24GiB").remarks
 
 
 def test_a_search_on_a_cpu_is_counted_line_by_line() -> None:
@@ -142,15 +142,15 @@ def test_a_search_on_a_cpu_is_counted_line_by_line() -> None:
     token = 2 * 6 * 4 * 32 * 4
     assert found["policy KV"].bytes == 64 * 2**20 // token * token
     assert found["reward KV"].bytes == 32 * 2**20 // token * token
-    assert {found["policy KV"].known, found["reward KV"].known} == {"declared"}
+    assert {found["policy KV"].basis, found["reward KV"].basis} == {"declared"}
     rows = 16 * 4
     assert found["policy logits"].bytes == rows * 21 * 4 + rows * 21 * (
         2 * 4 + 4 * 8
-    )  # Logits; in order, as shares, and noise.
+    )  # Logits; their ordered copy, their probabilities, and noise.
     assert found["margin"].bytes >= 0.03 * found["process"].bytes
 
 
-def test_a_cache_without_a_budget_is_planned_to_grow_into_what_is_left_but_asks_for_one_path_only() -> None:
+def test_a_kv_cache_without_a_budget_may_grow_into_what_is_left_but_needs_one_path_only() -> None:
     settings = {"policy.model": "smollm2-135m", "search.width": 256, "task.name": "rg:chain_sum"}
     small, large = (
         lines(plan_run(load_config(None, {**settings, "memory.devices": devices}))[1])["policy KV"]
@@ -161,13 +161,13 @@ def test_a_cache_without_a_budget_is_planned_to_grow_into_what_is_left_but_asks_
 
 
 def test_full_training_holds_gradients_and_two_moments_of_every_parameter() -> None:
-    settings = {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB", "train.logits": "plain"}
+    settings = {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB"}
     plan = plan_run(load_config(None, settings), train=True)[1]
     update = next(phase for phase in plan.devices[0].phases if phase.name == "update")
     found = {line.holder: line.bytes for line in update.lines}
     assert found["policy weights"] == found["gradients"] == 134_515_008 * 4
     assert found["optimizer state"] == 2 * 134_515_008 * 4
-    assert found["logits"] == 4 * 4096 * 49_152 * 4
+    assert "logits" not in found  # The most is held in the last layer, when the logits are freed.
     assert found["gradients in flight"] == 49_152 * 576 * 4
     assert (update.share, "policy KV" in found) == (0.90, False)
     assert "optimizer state" in lines(plan)
@@ -188,7 +188,7 @@ def test_lora_trains_few_parameters_and_chunks_bound_the_logits() -> None:
     count = 30 * 8 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
     assert update["LoRA weights"] == update["gradients"] == count * 4
     assert update["optimizer state"] == 2 * count * 4
-    assert update["logits"] == (256 + 5) * 49_152 * 4  # Chunks of 48 MiB, blocks of 1.
+    assert update["logits"] == (256 + 5) * 49_152 * 4  # A chunk of 48 MiB and a block of 1 MiB.
     assert "gradients in flight" not in update
 
 
@@ -208,12 +208,24 @@ def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> No
 def test_predicted_lines_take_the_place_of_formulas_and_say_so() -> None:
     config = load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:24GiB"})
     job = replace(job_of(config, train=True, served=False), predicted={"activations": 12_345})
-    plan = make_plan(job, parse_devices("cpu:24GiB"))
+    plan = plan_job(job, parse_devices("cpu:24GiB"))
     line = next(line for line in plan.devices[0].phases[-1].lines if line.kind == "activations")
-    assert (line.bytes, line.known) == (12_345, "predicted")
-    others = {line.holder: line.known for line in plan.devices[0].phases[-1].lines}
+    assert (line.bytes, line.basis) == (12_345, "predicted")
+    others = {line.holder: line.basis for line in plan.devices[0].phases[-1].lines}
     assert others["gradients"] == "formula"
-    assert "logits" not in others  # They are among what was predicted.
+    assert "logits" not in others  # They are part of the predicted activations.
+
+
+def test_a_plan_counts_one_thing_in_the_singular() -> None:
+    settings = {"search.width": 1, "task.questions": 1, "memory.prompt_tokens": 1, "search.total_tokens": 1}
+    plan = plan_run(load_config(None, {**settings, "reward.model": None, "memory.devices": "cpu:8GiB"}))[1]
+    notes = {holder: line.note for holder, line in lines(plan).items()}
+    assert notes["policy activations"] == "a tick of 1 token"
+    assert notes["policy logits"] == "1 row x 21, and one draw"
+    tight = {**settings, "search.strategy": "ets", "search.lambda_diversity": 0.0, "search.kv_budget": 2 * 6144}
+    plan = plan_run(load_config(None, {**tight, "memory.devices": "cpu:8GiB"}))[1]
+    assert plan.fits
+    assert lines(plan)["policy KV"].note == "2 tokens: 1 branch unshared, width 1"
 
 
 REFUSED: list[tuple[str, bool, dict[str, Any]]] = [
@@ -263,24 +275,81 @@ def test_the_width_that_is_advised_is_the_largest_that_fits() -> None:
     assert plan_at(width) and not plan_at(width + 1)
 
 
+ETS_ON_CPU = {"search.strategy": "ets", "search.lambda_diversity": 0.0, "memory.devices": "cpu:8GiB"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"search.kv_budget": "1KiB"},
+            "search.kv_budget is 1.0 KiB, which leaves each of 16 questions in flight 0 KV tokens of 6,144 bytes; "
+            "a prompt of 256 tokens (memory.prompt_tokens) with a first step of 32 needs 288. "
+            "Fits: search.kv_budget 27MiB.",
+        ),
+        (
+            {"search.kv_budget": "24MiB"},
+            "search.kv_budget is 24.0 MiB, which leaves each of 16 questions in flight 256 KV tokens of 6,144 bytes; "
+            "a prompt of 256 tokens (memory.prompt_tokens) with a first step of 32 needs 288. "
+            "Fits: search.kv_budget 27MiB, or search.questions_in_flight 14, or memory.prompt_tokens 224.",
+        ),
+        (
+            {"reward.kv_budget": "1KiB", "search.kv_budget": "1GiB"},
+            "reward.kv_budget is 1.0 KiB, which holds 0 KV tokens of 6,144 bytes; a prompt of 256 tokens "
+            "(memory.prompt_tokens) with a first step of 32 needs 288. Fits: reward.kv_budget 2MiB.",
+        ),
+        (
+            {"search.kv_budget": "1MiB", "task.questions": 1, "search.first_step_tokens": 1},
+            "search.kv_budget is 1.0 MiB, which holds 170 KV tokens of 6,144 bytes; a prompt of 256 tokens "
+            "(memory.prompt_tokens) with a first step of 1 needs 257. "
+            "Fits: search.kv_budget 2MiB, or memory.prompt_tokens 169.",
+        ),
+    ],
+)
+def test_a_kv_budget_below_a_prompt_with_a_first_step_does_not_fit(settings: dict[str, Any], reason: str) -> None:
+    config = load_config(None, {**ETS_ON_CPU, **settings})
+    job, plan = plan_run(config)
+    devices = parse_devices("cpu:8GiB")
+    assert not plan.fits
+    assert refusal(job, devices, plan) == reason
+    for setting in settings_that_fit(job, devices):
+        assert plan_run(_advised(config, setting))[1].fits, setting
+
+
+def test_a_kv_budget_and_a_device_that_are_both_too_small_are_advised_together() -> None:
+    config = load_config(None, {**ETS_ON_CPU, "search.kv_budget": "1KiB", "memory.devices": "cpu:512MiB"})
+    job = plan_run(config)[0]
+    advice = list(settings_that_fit(job, parse_devices("cpu:512MiB")))
+    assert 'search.kv_budget 27MiB with devices "cpu:1GiB"' in advice
+    for setting in advice:
+        assert plan_run(_advised(config, setting))[1].fits, setting
+
+
+def test_a_search_is_refused_at_once_only_for_a_kv_budget_that_no_prompt_fits() -> None:
+    with pytest.raises(BudgetError, match=r"search.kv_budget is 1.0 KiB, .* Fits: search.kv_budget 4MiB"):
+        refuse_what_cannot_fit(load_config(None, {**ETS_ON_CPU, "search.kv_budget": "1KiB", "task.questions": 2}))
+    # 34 tokens hold a prompt of one token and a first step of 32: the search knows how long its prompts are.
+    refuse_what_cannot_fit(load_config(None, {**ETS_ON_CPU, "search.kv_budget": 34 * 6144}))
+
+
 def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
     refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:2GiB"}))
     with pytest.raises(BudgetError, match="search needs 0.6 GiB of cpu, budget is 0.2 GiB"):
         refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:256MiB"}))
 
 
-def test_a_model_of_unknown_shape_is_left_to_whoever_loads_it() -> None:
+def test_a_model_of_unknown_shape_is_not_refused_by_the_plan() -> None:
     with pytest.raises(BudgetError):
         refuse_what_cannot_fit(load_config(None, {"policy.model": "smollm2-135m", "memory.devices": "cpu:1MiB"}))
     refuse_what_cannot_fit(load_config(None, {"policy.model": "some/model", "memory.devices": "cpu:1MiB"}))
 
 
-def test_every_rule_that_fires_has_a_reason_and_a_source() -> None:
+def test_every_rule_has_a_reason_and_a_source() -> None:
     for id, rule in RULES.items():
         assert id and rule.reason and rule.source
 
 
-HONEST: list[tuple[str, str, bool, dict[str, Any]]] = [
+KV_NEEDED: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("1x{}GiB", "sglang", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
     ("1x{}GiB", "vllm", True, {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}),
     (
@@ -295,7 +364,7 @@ HONEST: list[tuple[str, str, bool, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("devices", "server", "train", "settings"), HONEST)
+@pytest.mark.parametrize(("devices", "server", "train", "settings"), KV_NEEDED)
 def test_a_plan_fits_only_where_every_server_gets_the_kv_it_needs_within_every_limit(
     devices: str, server: str, train: bool, settings: dict[str, Any]
 ) -> None:
@@ -329,7 +398,9 @@ def test_a_server_that_rounding_leaves_without_kv_is_refused_with_its_numbers() 
     config = load_config(None, {**settings, "memory.devices": "1x32GiB"})
     job, plan = plan_run(config, train=True)
     said = refusal(job, parse_devices("1x32GiB"), plan)
-    assert "needs 70.0 MiB of policy KV on cuda:0, and the share of sglang, rounded down to 0.01, leaves 0 B" in said
+    assert (
+        "needs 70.0 MiB of policy KV on cuda:0, and sglang's memory fraction, rounded down to 0.01, leaves 0 B" in said
+    )
     assert said.endswith('1,280 tokens needed). Fits: devices "1x33GiB".')
 
 
@@ -347,35 +418,35 @@ def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, a
     assert plan_run(load_config(None, {**settings, "memory.devices": advised}), train=True)[1].fits
 
 
-@pytest.mark.parametrize(("weights", "mib"), [("as_is", 513), ("bfloat16", 365), ("int8", 237)])
-def test_narrow_weights_are_counted_as_they_are_held(weights: str, mib: int) -> None:
-    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.weights": weights}
+@pytest.mark.parametrize(("kind", "mib"), [("none", 513), ("bfloat16", 365), ("int8", 237)])
+def test_quantized_weights_are_counted_in_a_search_on_a_cpu_but_not_in_training(kind: str, mib: int) -> None:
+    settings = {"policy.model": "smollm2-135m", "reward.model": None, "policy.quantize": kind}
     plan = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}))[1]
-    rotations = (7 * 30 + 1) * 64 * 64 * 4 if weights == "int8" else 0
+    rotations = (7 * 30 + 1) * 64 * 64 * 4 if kind == "int8" else 0
     assert round((lines(plan)["policy weights"].bytes - rotations) / 2**20) == mib
     trained = plan_run(load_config(None, {**settings, "memory.devices": "cpu:8GiB"}), train=True)[1]
     assert round(lines(trained)["policy weights"].bytes / 2**20) == 513
 
 
-def test_servers_know_no_narrow_weights() -> None:
-    plain, narrow = (planned("2x24GiB", policy__weights=kind, reward__weights=kind) for kind in ("as_is", "int8"))
-    assert plain == narrow
+def test_quantized_weights_do_not_change_servers() -> None:
+    plain, quantized = (planned("2x24GiB", policy__quantize=kind, reward__quantize=kind) for kind in ("none", "int8"))
+    assert plain == quantized
 
 
-def test_narrow_weights_are_advised_on_a_cpu_where_they_fit() -> None:
+def test_quantized_weights_are_advised_on_a_cpu_where_they_fit() -> None:
     settings = {"policy.model": "Qwen/Qwen2.5-0.5B", "reward.model": None}
     config = load_config(None, {**settings, "memory.devices": "cpu:4GiB"})
     job, plan = plan_run(config)
     needs = plan.devices[0].tightest.needed_bytes / 0.95 / 2**20
     devices = f"cpu:{int(needs) - 300}MiB"
     advice = list(settings_that_fit(job, parse_devices(devices)))
-    assert "policy.weights bfloat16" in advice or "policy.weights int8" in advice
-    advised = next(setting for setting in advice if setting.startswith("policy.weights"))
+    assert "policy.quantize bfloat16" in advice or "policy.quantize int8" in advice
+    advised = next(setting for setting in advice if setting.startswith("policy.quantize"))
     assert plan_run(_advised(load_config(None, {**settings, "memory.devices": devices}), advised))[1].fits
 
 
 @pytest.mark.parametrize("columns", [60, 160])
-def test_what_bytes_are_made_of_is_told_on_narrow_terminals_too(columns: int) -> None:
+def test_notes_are_printed_on_small_terminals_too(columns: int) -> None:
     console = Console(width=columns, file=io.StringIO(), record=True)
     for table in plan_tables(planned("1x80GiB"), columns):
         console.print(table)

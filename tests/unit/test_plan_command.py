@@ -47,7 +47,7 @@ def test_with_the_diversity_weight_zero_it_prints_090_twice_and_no_embedder() ->
     assert "embedder weights" not in done.stdout
 
 
-def test_machines_get_bytes() -> None:
+def test_json_has_bytes() -> None:
     found = values(*ETS, "--devices", "2x24GiB", "--server", "vllm")
     assert [device["roles"] for device in found["devices"]] == [["policy"], ["reward", "embedder"]]
     first = found["devices"][0]["phases"][0]
@@ -82,7 +82,7 @@ def test_a_parameter_file_of_the_original_release_is_planned(tmp_path: Path) -> 
     assert "unshared, width 256" in done.stdout
 
 
-def test_the_machine_at_hand_is_planned_without_being_told() -> None:
+def test_this_machine_is_planned_where_no_devices_are_declared() -> None:
     found = values("--train", "--set", "train.method=lora")
     assert found["devices"][-1]["device"] == "cpu"
     assert found["devices"][-1]["total_bytes"] > 0
@@ -116,7 +116,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_planning_imports_no_model_library() -> None:
     code = (
         "import sys; sys.argv = ['palmette', 'plan', '--devices', '2x24GiB', '--train']\n"
-        "from palmette.cli import main\n"
+        "from palmette.commands.app import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'sentence_transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -143,14 +143,30 @@ def test_a_prediction_without_an_update_is_an_error_that_says_what_to_add() -> N
     assert "without --train none is planned: add --train" in done.stderr
 
 
-def test_what_the_learner_does_not_do_cannot_be_predicted() -> None:
-    done = preloaded("plan", "--train", "--predict", "--set", "train.logits=plain", "--devices", "cpu:24GiB")
-    assert done.returncode == 2
-    assert "set train.logits to chunked, or plan without --predict" in " ".join(done.stderr.split())
-    assert plan("--train", "--devices", "cpu:24GiB", "--set", "train.logits=chunked").returncode == 0
+def test_settings_that_nothing_reads_are_unknown_keys() -> None:
+    for setting in ("train.logits=plain", "train.optimizer=adamw"):
+        done = plan("--train", "--set", setting)
+        assert done.returncode == 2
+        assert f"unknown key '{setting.partition('=')[0]}'" in done.stderr
 
 
-def test_a_refused_plan_tells_machines_why_and_what_fits_and_prints_no_commands() -> None:
+def test_a_kv_budget_that_holds_no_prompt_is_refused_with_one_that_does() -> None:
+    ets = ["--strategy", "ets", "--devices", "cpu:8GiB"]
+    done = plan(*ets, "--set", "search.kv_budget=1KiB", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["fits"], found["suggestions"]) == (3, False, ["search.kv_budget 27MiB"])
+    assert found["refusal"].startswith("search.kv_budget is 1.0 KiB, which leaves each of 16 questions in flight 0 KV")
+    assert values(*ets, "--set", "search.kv_budget=27MiB")["fits"]
+
+
+def test_another_model_is_never_suggested_for_one_that_is_not_listed() -> None:
+    done = plan("--policy", "Qwen/Qwen3-30B-A3B", "--reward", "none")
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2 and "Did you mean" not in said
+    assert "Give a local folder with its config.json, or where the hub can be reached: hf download" in said
+
+
+def test_a_refused_plan_has_its_reason_and_suggestions_in_json_and_no_commands() -> None:
     refused = ["--policy", "Qwen/Qwen2.5-7B", "--reward", "none", "--devices", "1x24GiB", "--train"]
     done = plan(*refused, "--set", "train.method=lora", "--json")
     found = json.loads(done.stdout)
@@ -164,7 +180,7 @@ def test_a_refused_plan_tells_machines_why_and_what_fits_and_prints_no_commands(
     assert "launch_server" not in printed.stdout and "vllm serve" not in printed.stdout
 
 
-def test_what_bytes_are_made_of_is_told_where_stdout_is_no_terminal() -> None:
+def test_notes_are_printed_where_stdout_is_no_terminal() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         [sys.executable, "-m", "palmette", "plan", *ETS, "--devices", "1x80GiB"],
@@ -173,7 +189,7 @@ def test_what_bytes_are_made_of_is_told_where_stdout_is_no_terminal() -> None:
     assert "made of" in done.stdout and "prefill of 8,192 tokens, CUDA graphs" in done.stdout
 
 
-def test_devices_without_a_unit_and_folders_without_a_config_are_told_in_one_line(tmp_path: Path) -> None:
+def test_devices_without_a_unit_and_folders_without_a_config_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "nocfg").mkdir()
     for arguments, said in (
         (["--set", "memory.devices=24"], "24 of what? Write '24GiB' or 'cpu:24GiB' if GiB are meant"),
@@ -184,10 +200,10 @@ def test_devices_without_a_unit_and_folders_without_a_config_are_told_in_one_lin
         assert done.returncode == 2 and said in " ".join(done.stderr.split()), done.stderr
 
 
-def test_a_server_is_not_told_a_name_of_the_zoo_without_a_word() -> None:
+def test_a_server_command_with_a_zoo_name_comes_with_a_remark() -> None:
     remarks = values("--policy", "seedling", "--reward", "none", "--devices", "1x24GiB")["remarks"]
     folder = Path(__file__).parents[2] / "src/palmette/zoo/seedling"
-    assert f"a server cannot load seedling, a name of the zoo: give {folder} in place of it" in remarks
+    assert f"a server cannot load seedling, a name of palmette's zoo: give it {folder} instead" in remarks
 
 
 def test_a_search_on_declared_gpus_that_are_not_there_is_an_error_with_a_value_that_works(tmp_path: Path) -> None:

@@ -4,32 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from palmette.config import Config
 from palmette.errors import ConfigError, RunError
+from palmette.event_log import EventLog, read_events
 from palmette.events import (
     Chosen,
     Event,
-    EventLog,
     MemoryTimeline,
     NodeRecord,
+    OomRetry,
     PhasePeak,
     QuestionFinished,
     QuestionStarted,
     Reclaimed,
-    Rung,
     RunStarted,
     Session,
     WaveDone,
-    read_events,
 )
 from palmette.report import compare as comparison
 from palmette.report.compare import Comparison, compare
 from palmette.report.held import held_story
 from palmette.report.page import write_page
 from palmette.report.table import summary_values
-from palmette.score.judge import MathJudge
-from palmette.search.referee import Referee
+from palmette.score.judges.math import MathJudge
+from palmette.search.rejudge import Rejudge
 from palmette.search.summary import Accuracy, summarize
+from palmette.settings import Config
 from palmette.tasks.task import Question
 
 HOSTILE = "</script><script>alert(1)</script>{{data}}{{script}}<img src=x onerror=alert(2)>\u2028"
@@ -69,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
-    return compare([folder], lambda config: Referee(MathJudge(3600), QUESTIONS))
+    return compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))
 
 
 def test_a_summary_adds_up_to_hand_worked_numbers(folder: Path) -> None:
@@ -115,7 +114,7 @@ def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Compar
 
 
 def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
-    story = compare([folder], lambda config: Referee(MathJudge(3600), [])).stories[0]["stories"][0]
+    story = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]
     assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
     assert story["choices"]["best"] == ["4", "correct"]
 
@@ -126,20 +125,20 @@ def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None
         log.write(QuestionStarted("a", "2+2", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "x", 0.5),), {}, 5, 5))
         log.write(finished("a", "unparseable", {"unparseable": 1}, 5))
-    assert compare([tmp_path], lambda config: Referee(MathJudge(3600), [])).stories[0]["stories"][0]["stopped"] == [1]
+    assert compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]["stopped"] == [1]
 
 
 def test_trees_are_left_out_when_the_page_would_grow_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = len(json.dumps(compare([folder], lambda config: Referee(MathJudge(3600), [])).stories[0]["stories"]))
+    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"]))
     monkeypatch.setattr(comparison, "MOST_BYTES", whole - 100)
-    (run,) = compare([folder], lambda config: Referee(MathJudge(3600), [])).stories
+    (run,) = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories
     assert (len(run["stories"]), run["results"]["questions"]) == (1, 2)
 
 
 def test_best_of_n_comes_from_the_widest_run_that_was_judged_again(folder: Path, compared: Comparison) -> None:
     (points,) = compared.curves.values()
     assert [point.branches for point in points] == [1, 2, 4, 8, 16]  # the folder's config has the default width
-    gone = compare([folder], lambda config: Referee(MathJudge(3600), []))
+    gone = compare([folder], lambda config: Rejudge(MathJudge(3600), []))
     assert not gone.curves
     assert gone.rows[0].values["bon_same_tokens"] is None
 
@@ -186,18 +185,24 @@ def timeline(began: float, *held: int) -> MemoryTimeline:
     return MemoryTimeline("cpu", began, 1000, moments, held, (None, *[0] * (len(held) - 1)), (peak,), 950, 80)
 
 
-def rung(began: float, moment: float) -> Rung:
-    return Rung("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
+def retry(began: float, moment: float) -> OomRetry:
+    return OomRetry("wave", "node", 8, 4, HOSTILE, 5, 10, 15, 700, began=began, moment=moment)
 
 
-def test_of_each_process_the_last_timeline_is_drawn_with_its_own_rungs(folder: Path) -> None:
-    told: list[Event] = [timeline(1.0, 100), rung(1.0, 0.5), timeline(1.0, 100, 700), timeline(2.0, 50), rung(3.0, 0.1)]
+def test_of_each_process_the_last_timeline_is_drawn_with_its_own_retries(folder: Path) -> None:
+    told: list[Event] = [
+        timeline(1.0, 100),
+        retry(1.0, 0.5),
+        timeline(1.0, 100, 700),
+        timeline(2.0, 50),
+        retry(3.0, 0.1),
+    ]
     first, second = held_story([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
     assert first["held"] == [100, 700]
     assert first["places"] == [None, 0]
-    assert [(one["moment"], one["tried"], one["limit"]) for one in first["rungs"]] == [(0.5, 8, 4)]
+    assert [(one["moment"], one["tried"], one["limit"]) for one in first["retries"]] == [(0.5, 8, 4)]
     assert first["phases"] == [{"name": HOSTILE, "times": 2, "seconds": 1.5, "peak": 700, "planned": 900}]
-    assert (second["held"], second["rungs"]) == ([50], [])
+    assert (second["held"], second["retries"]) == ([50], [])
     assert second["reclaimed"] == [{"moment": 0.3, "held": 60, "after": "load", "freed": 5}]
 
 
@@ -208,12 +213,12 @@ def test_a_run_without_a_meter_has_no_memory_to_draw(compared: Comparison) -> No
 def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Path) -> None:
     with EventLog(folder) as log:
         log.write(timeline(1.0, 100, 700))
-        log.write(rung(1.0, 0.5))
-    told = compare([folder], lambda config: Referee(MathJudge(3600), QUESTIONS))
+        log.write(retry(1.0, 0.5))
+    told = compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))
     page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2
-    assert told.stories[0]["memory"][0]["rungs"][0]["reason"] == HOSTILE
+    assert told.stories[0]["memory"][0]["retries"][0]["reason"] == HOSTILE
 
 
 def test_a_timeline_that_disagrees_with_itself_is_cut_to_what_fits(folder: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import BackendError, ConfigError
-from palmette.memory.find import adapter_bytes, find_shape
-from palmette.memory.known import known_configs
-from palmette.memory.shape import read_shape
+from palmette.planner.find_shape import adapter_bytes, find_shape, known_configs
+from palmette.planner.shape import read_shape
 from palmette.zoo.catalog import ENTRIES
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
@@ -108,6 +107,10 @@ def test_a_folder_wins_and_is_read_from_its_config(tmp_path: Path) -> None:
 def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'Qwen/Qwen2.5-7C' is not known.*Did you mean 'qwen/qwen2.5-7b'"):
         find_shape("Qwen/Qwen2.5-7C")
+    with pytest.raises(
+        ConfigError, match=r"Give a local folder with its config.json, .*: hf download gpt2 config.json"
+    ):
+        find_shape("gpt2")
     with pytest.raises(BackendError, match="its model_type is 'mamba', and sizes are known for llama"):
         read_shape("x", {"model_type": "mamba"})
     with pytest.raises(BackendError, match="has no usable 'num_hidden_layers'"):
@@ -117,7 +120,49 @@ def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None
         find_shape(str(tmp_path))
 
 
-def test_an_adapter_weighs_what_its_file_weighs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B", "Qwen/Qwen2.5-8B", "Qwen/Qwen2-7B", "Qwen2.5-VL-7B",
+     "google/gemma-2-9b-pt", "google/gemma-3-4b-it", "meta-llama/Llama-3.4-8B", "mistralai/Mistral-7B-v0.4",
+     "unsloth/Qwen2.5-7B"],
+)  # fmt: skip
+def test_another_model_is_never_taken_for_a_misspelling(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not known") as caught:
+        find_shape(name)
+    assert "Did you mean" not in str(caught.value)
+    assert f"hf download {name} config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Qwen/Qwen2.5-7B-Instuct", "qwen/qwen2.5-7b-instruct"),
+        ("Qwen/Qwen25-7B", "qwen/qwen2.5-7b"),
+        ("Qwne/Qwen2.5-7B", "qwen/qwen2.5-7b"),
+        ("Mistral-7B_v0.1", "mistral-7b-v0.1"),
+        ("smolm2-135m", "smollm2-135m"),
+    ],
+)
+def test_a_misspelled_model_is_answered_with_the_one_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+        find_shape(name)
+    find_shape(meant)
+
+
+@pytest.mark.parametrize("name", ["some-org/some-model", "bare-name"])
+def test_a_model_in_the_hub_s_cache_is_found_by_its_id(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    config = Path(ENTRIES["seedling"].weights_path() or "").parent / "config.json"
+    (snapshot / "config.json").write_text(config.read_text())
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert find_shape(name).parameters == find_shape("seedling").parameters
+
+
+def test_an_adapter_takes_the_bytes_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "adapter_model.safetensors").write_bytes(b"x" * 77)
     assert (adapter_bytes(str(tmp_path)), adapter_bytes(None), adapter_bytes(str(tmp_path / "none"))) == (77, 0, 0)
 

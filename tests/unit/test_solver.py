@@ -5,11 +5,12 @@ from fractions import Fraction
 
 import pytest
 
-from palmette.search import fit, milp, solver
-from palmette.search.covering import cheapest
-from palmette.search.fit import select_within
-from palmette.search.forest import Effort, ExhaustedError, Forest
-from palmette.search.solver import Candidates, Number, Selection, select
+from palmette.search.ets_solver import knapsack as fit
+from palmette.search.ets_solver import milp, solver
+from palmette.search.ets_solver.covering import cheapest
+from palmette.search.ets_solver.forest import Effort, ExhaustedError, Forest
+from palmette.search.ets_solver.knapsack import select_within
+from palmette.search.ets_solver.solver import Candidates, Number, Selection, select
 
 
 def walked(candidates: Candidates) -> list[int]:

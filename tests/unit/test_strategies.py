@@ -4,11 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palmette.search import beam, best_of_n, dvts, rebase
-from palmette.search.strategy import Frontier, spread
+from palmette.search.strategies.beam import Beam
+from palmette.search.strategies.best_of_n import BestOfN
+from palmette.search.strategies.dvts import Dvts
+from palmette.search.strategies.rebase import Rebase, RebaseSettings, share
+from palmette.strategy import Frontier, Strategy, spread
 from palmette.tree import Tree
 
-ALL = [best_of_n.allocate, beam.allocate, dvts.allocate, rebase.at_temperature(0.2)]
+REBASE = Rebase(RebaseSettings(rebase_temperature=0.2))
+ALL: list[Strategy] = [BestOfN(), Beam(), Dvts(), REBASE]
 
 
 def fan(*scores: float) -> Frontier:
@@ -18,61 +22,61 @@ def fan(*scores: float) -> Frontier:
     return Frontier(tree, leaves, scores)
 
 
-@pytest.mark.parametrize("allocate", ALL)
-def test_the_prompt_alone_gets_the_whole_width(allocate) -> None:  # type: ignore[no-untyped-def]
-    assert allocate(Frontier(Tree((1,)), (0,), (1.0,)), 16, None) == {0: 16}
+@pytest.mark.parametrize("strategy", ALL)
+def test_the_prompt_alone_gets_the_whole_width(strategy: Strategy) -> None:
+    assert strategy.allocate(Frontier(Tree((1,)), (0,), (1.0,)), 16, None) == {0: 16}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 64), st.sampled_from(range(1, 4)))
 def test_children_are_at_most_the_width_and_only_for_leaves(scores: list[float], width: int, which: int) -> None:
     frontier = fan(*scores)
-    children = ALL[which](frontier, width, None)
+    children = ALL[which].allocate(frontier, width, None)
     assert sum(children.values()) == width
     assert set(children) <= set(frontier.leaves)
     assert all(count > 0 for count in children.values())
 
 
 def test_best_of_n_never_branches_after_the_prompt() -> None:
-    assert best_of_n.allocate(fan(0.9, 0.1, 0.5), 3, None) == {1: 1, 2: 1, 3: 1}
+    assert BestOfN().allocate(fan(0.9, 0.1, 0.5), 3, None) == {1: 1, 2: 1, 3: 1}
 
 
 def test_beam_keeps_the_root_of_the_width_and_shares_evenly() -> None:
     # Width 16 keeps the best 4; width 10 keeps 4 and the older of the best take the rest.
     frontier = fan(0.1, 0.9, 0.8, 0.7, 0.6, 0.5)
-    assert beam.allocate(frontier, 16, None) == {2: 4, 3: 4, 4: 4, 5: 4}
-    assert beam.allocate(frontier, 10, None) == {2: 3, 3: 3, 4: 2, 5: 2}
-    assert beam.allocate(frontier, 1, None) == {2: 1}
+    assert Beam().allocate(frontier, 16, None) == {2: 4, 3: 4, 4: 4, 5: 4}
+    assert Beam().allocate(frontier, 10, None) == {2: 3, 3: 3, 4: 2, 5: 2}
+    assert Beam().allocate(frontier, 1, None) == {2: 1}
 
 
 def test_dvts_keeps_the_best_of_each_subtree_and_never_crosses() -> None:
     # Nine children of the prompt make three subtrees: 1-3, 4-6, 7-9.
     frontier = fan(0.9, 0.95, 0.8, 0.1, 0.2, 0.3, 0.5, 0.4, 0.45)
-    assert dvts.allocate(frontier, 9, None) == {2: 3, 7: 3, 6: 3}
+    assert Dvts().allocate(frontier, 9, None) == {2: 3, 7: 3, 6: 3}
     # The next wave hangs below 2 and 6 alone; both subtrees keep one leaf though 6's are worse.
     tree = frontier.tree
     leaves = tuple(tree.add(parent, (4,), "", (0.0,), finished=False).id for parent in (2, 2, 6))
-    assert dvts.allocate(Frontier(tree, leaves, (0.9, 0.8, 0.1)), 6, None) == {leaves[0]: 3, leaves[2]: 3}
+    assert Dvts().allocate(Frontier(tree, leaves, (0.9, 0.8, 0.1)), 6, None) == {leaves[0]: 3, leaves[2]: 3}
 
 
 def test_rebase_equals_a_hand_worked_case() -> None:
     # Weights exp(0), exp(-1), exp(-2) = 1, .3679, .1353 at temperature 0.1; of 10: ceil(6.652) = 7,
     # ceil(3 x .3679 / .5032 = 2.193) = 3, nothing left for the third.
     ranked = [(5, 0.5), (6, 0.4), (7, 0.3)]
-    assert rebase.share(ranked, 10, 0.1) == {5: 7, 6: 3}
+    assert share(ranked, 10, 0.1) == {5: 7, 6: 3}
 
 
 def test_rebase_shares_equal_scores_evenly_with_the_older_node_first() -> None:
-    assert rebase.at_temperature(0.2)(fan(0.5, 0.5, 0.5), 4, None) == {1: 2, 2: 1, 3: 1}
+    assert REBASE.allocate(fan(0.5, 0.5, 0.5), 4, None) == {1: 2, 2: 1, 3: 1}
 
 
 def test_rebase_stands_scores_that_differ_by_more_than_floats_can_weigh() -> None:
-    assert rebase.share([(1, 1.0), (2, 0.0)], 8, 1e-6) == {1: 8}
+    assert share([(1, 1.0), (2, 0.0)], 8, 1e-6) == {1: 8}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 300), st.floats(0.01, 2))
 def test_rebase_hands_out_the_width_exactly(scores: list[float], width: int, temperature: float) -> None:
     ranked = sorted(enumerate(scores), key=lambda pair: (-pair[1], pair[0]))
-    children = rebase.share(ranked, width, temperature)
+    children = share(ranked, width, temperature)
     assert sum(children.values()) == width
     best = ranked[0]
     total = sum(math.exp((score - best[1]) / temperature) for score in scores)

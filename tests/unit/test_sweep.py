@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from palmette import console
-from palmette.config import Config
+from palmette.commands import report
 from palmette.errors import RunError
-from palmette.sweep import Cell, new_sweep, open_sweep
+from palmette.run.sweep import Cell, new_sweep, open_sweep
+from palmette.settings import Config
 
 
 def config(folder: Path) -> Config:
@@ -26,4 +26,4 @@ def test_a_sweep_that_has_best_of_n_gets_no_more_of_it(tmp_path: Path) -> None:
 def test_a_sweep_without_runs_says_how_to_begin(tmp_path: Path) -> None:
     new_sweep(config(tmp_path / "s"), ["beam"], [2], [0])
     with pytest.raises(RunError, match="no run was begun; begin with: palmette sweep --resume"):
-        console.report([tmp_path / "s"], None)
+        report.report([tmp_path / "s"], None)

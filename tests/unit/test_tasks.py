@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from palmette.config import TaskSettings
 from palmette.errors import ConfigError
+from palmette.settings import TaskSettings
 from palmette.tasks.load import load_task
 
 

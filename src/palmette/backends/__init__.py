@@ -1,1 +1,1 @@
-"""Where steps come from: a contract with one module for each way to serve it."""
+"""Backends generate steps: one contract, one module for each implementation."""

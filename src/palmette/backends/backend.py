@@ -1,20 +1,23 @@
-"""The backend contract: who turns prefixes into next steps."""
+"""The backend contract: generates the next step of each token prefix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from palmette.tasks.task import Message
 
 Finish = Literal["step", "end", "length"]
-__all__ = ["Backend", "Expansion", "Finish", "Message", "Step"]
+__all__ = ["Backend", "Expansion", "Finish", "Message", "OnDevice", "Step", "TakesWeights", "TellsTokens"]
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """One child to grow: `prefix` is every token above it, `seed` its own stream of random numbers.
+    """A request for one step: the child of node `parent` in the tree of a question.
 
-    `node` is the id that the child will have, None where nothing will be grown from it.
+    `prefix` holds all tokens from the prompt's first to the parent's last, and `seed` determines the sampled tokens.
+    `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
+    after `max_tokens`, the solution with the model's end token or the text `stop`.
     """
 
     question: str
@@ -23,46 +26,79 @@ class Expansion:
     seed: int
     max_tokens: int
     node: int | None = None
+    step_end: str = "\n"
+    stop: str | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """What grew. `tokens` include the delimiter or the end token; `text` includes the delimiter, not the end token.
+    """A generated step. `tokens` include the delimiter or end token; `text` includes the delimiter, not the end token.
 
-    Log-probabilities are of the model's own distribution at temperature 1, before any cut.
+    `finish` is what ended it: "step" for `step_end`, "end" for the end of the solution, "length" for `max_tokens`.
+    `logprobs` has one log-probability for each token, of the model's distribution at `temperature` before top-k, top-p
+    and min-p.
     """
 
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[float, ...]
     finish: Finish
+    temperature: float = 1.0
 
 
 class Backend(Protocol):
-    """Grows steps. The same expansion gives the same step whatever else is in the call (CPU, float32)."""
+    """What a search needs to generate steps. On a CPU in float32 an expansion gives the same step in every batch.
+
+    Abilities that only some backends have are protocols of their own, below, and are tested for with isinstance.
+    """
 
     kv_bytes_per_token: int
-    """What one token costs in this policy's KV cache."""
+    """Bytes of one token in this policy's KV cache."""
 
     context_tokens: int | None
-    """The most tokens a prefix with its step may have, None without a limit."""
+    """The most tokens that a prefix and its step may have together, None without a limit."""
 
     @property
     def calls(self) -> int:
         """Forward passes made so far."""
 
-    @property
-    def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps. It grows whenever the policy is seen changed."""
-
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the prompt's tokens, rendered by the model's chat template where it has one."""
+        """Return the tokens of a prompt, rendered by the model's chat template if it has one."""
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow one step for each expansion, in order. Blocks until all are done."""
+        """Generate one step for each expansion; return them in the same order when all are done."""
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Forget what is kept for these nodes; ancestors keep theirs. Safe to call twice."""
+        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice."""
 
-    def room_tokens(self) -> int | None:
-        """Return how many KV tokens are still free, None where the backend sets no limit."""
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """A backend or a scorer whose weights can be replaced while it is in use; KV of the old weights is dropped."""
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights used last. It increases when changed weights are noticed."""
+
+    def use_adapter(self, folder: str | None) -> None:
+        """Use the PEFT adapter in this folder from the next call on, None for no adapter."""
+
+    def update_weights(self, source: Mapping[str, Any] | str | Path) -> None:
+        """Use these weights from the next call on: tensors by name, or a folder of safetensors."""
+
+
+@runtime_checkable
+class TellsTokens(Protocol):
+    """A backend that reports the number of generated tokens during a call of `expand`."""
+
+    on_tokens: "Callable[[int], None] | None"
+    """Called with the number of tokens generated since the last call; None for no call."""
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A backend or a scorer whose model is on one device of this machine."""
+
+    @property
+    def device(self) -> str:
+        """The device as torch writes it: "cpu", "cuda:0"."""

@@ -1,4 +1,4 @@
-"""A backend whose waves are cut into pieces that fit, by whoever watches memory."""
+"""A backend with out-of-memory retry: splits a wave into pieces that fit in memory."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -8,7 +8,10 @@ from palmette.memory.guard import RunPieces
 
 
 class GuardedBackend:
-    """Serves the contract by another backend. Steps belong to their seeds, so a wave in pieces grows the same ones."""
+    """Wraps another backend. A step depends only on its prefix and seed, so a wave in pieces gives the same steps.
+
+    `run_pieces` splits each wave (`Guard.run`); `phase` is entered around each `expand`, to measure memory.
+    """
 
     def __init__(
         self, backend: Backend, run_pieces: RunPieces, phase: Callable[[], AbstractContextManager[None]]
@@ -24,24 +27,15 @@ class GuardedBackend:
         """Forward passes made so far."""
         return self._backend.calls
 
-    @property
-    def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see the contract."""
-        return self._backend.weight_version
-
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the prompt's tokens; see the contract."""
+        """Return the tokens of a prompt; see `Backend`."""
         return self._backend.encode(messages)
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow one step for each expansion; see the contract."""
+        """Generate one step for each expansion, in pieces; see `Backend`."""
         with self._phase():
             return [step for steps in self._run_pieces(expansions, self._backend.expand) for step in steps]
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Forget what is kept for these nodes; see the contract."""
+        """Free the KV of these nodes; see `Backend`."""
         self._backend.release(question, nodes)
-
-    def room_tokens(self) -> int | None:
-        """Return how many KV tokens are still free; see the contract."""
-        return self._backend.room_tokens()

@@ -1,1 +1,1 @@
-"""Generation inside the process."""
+"""In-process generation on a KV cache whose branches share their prefixes."""

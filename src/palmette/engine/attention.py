@@ -1,7 +1,11 @@
-"""Attention over a forest of KV segments: a segment is read once for all its readers, the parts are merged exactly.
+"""Tree attention: each KV segment is read once for all queries that share it, partial results are merged exactly.
 
-Shapes: T queries of a tick, G key heads, F query heads per key head, W head width, X = F * W, C slots of the pool; in
-one batch S segments, N readers of each, L slots of each; J segments on a query's path, P = T * J + 1 parts.
+As in cascade attention and flash-decoding, every segment on a query's path gives a partial result with its largest
+score and its sum of exponentials, by which the partial results are weighted and added up.
+
+Shapes: T queries of a tick, G KV heads, F query heads per KV head, W head width, X = F * W, C slots of the KV pool; in
+one batch S segments, N readers of each, L slots of each; J segments on a query's path, P = T * J + 1 partial results,
+of which the last takes what padding writes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,115 +15,126 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from palmette.memory.tick import GATHERED_SLOTS
+from palmette.engine.limits import GATHERED_SLOTS
 
-_HIDDEN = -1e30
-"""Added to the score of a hidden key. Finite: a segment hidden as a whole must weigh nothing, not be nan."""
+_MASKED = -1e30
+"""Added to the score of a masked key. Finite: a segment whose keys are all masked must have weight 0, not nan."""
 
 _READER_CLASS = 4
-"""Segments with up to 1, 4, 16, 64, ... readers are batched together: fewer batches against fewer empty places."""
+"""Segments with up to 1, 4, 16, 64, ... readers are batched together: a compromise between many batches and padding."""
 
 
 class Segment(NamedTuple):
-    """Slots in order of position, read by the queries from `first` to before `last`.
+    """KV slots in order of position, read by queries `first` to `last - 1` of the tick.
 
-    The first `own` of its readers stand in the segment's last slots: each sees what is up to its own, all others see
-    everything. `depth` counts the segments above it.
+    The last `new_tokens` slots are written in this tick, and their tokens are the first `new_tokens` readers: each of
+    these sees the segment up to its own slot (causal mask), all other readers see the whole segment. `position` is
+    the position of the first slot in its sequence, `depth` the number of segments above on the path.
     """
 
     slots: np.ndarray
     position: int
     first: int
     last: int
-    own: int
+    new_tokens: int
     depth: int
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Segments of like size, padded: where their keys are, who reads them, where the parts go, what is hidden.
+class SegmentBatch:
+    """Segments of similar size, padded: the slots of their keys, their readers, and indices of the partial results.
 
-    `offset_SN` is how far each reader stands behind the segment's first slot.
+    `mask_SNL` is added to the scores, None if nothing is masked. `offset_SN` is the position of each reader relative
+    to the segment's first slot. `size` is (S, N, L).
     """
 
     slots: torch.Tensor
     readers: torch.Tensor
     parts: torch.Tensor
-    hidden_SNL: torch.Tensor | None
+    mask_SNL: torch.Tensor | None
     offset_SN: torch.Tensor
     size: tuple[int, int, int]
 
     def bias(self, window: int | None) -> torch.Tensor | None:
-        """Return what is added to the scores: nothing where a key is seen."""
+        """Return what to add to the scores (0 for a visible key), None if every key is visible.
+
+        With a sliding `window` a query sees its own position and the `window - 1` positions before it.
+        """
         if window is None:
-            return self.hidden_SNL
-        place_L = torch.arange(self.size[2], device=self.offset_SN.device)
-        far_SNL = torch.where(self.offset_SN[:, :, None] - place_L >= window, _HIDDEN, 0.0)
-        return far_SNL if self.hidden_SNL is None else far_SNL + self.hidden_SNL
+            return self.mask_SNL
+        index_L = torch.arange(self.size[2], device=self.offset_SN.device)
+        outside_SNL = torch.where(self.offset_SN[:, :, None] - index_L >= window, _MASKED, 0.0)
+        return outside_SNL if self.mask_SNL is None else outside_SNL + self.mask_SNL
 
 
 @dataclass(frozen=True)
-class Reading:
-    """All that the queries of one tick read, in batches; at most `depth` parts for each query."""
+class AttentionPlan:
+    """All KV segments that the queries of one tick read, in batches; at most `depth` segments per query."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[SegmentBatch, ...]
     queries: int
     depth: int
 
 
-def plan(segments: Sequence[Segment], positions: np.ndarray, device: torch.device) -> Reading:
-    """Batch the segments that the queries at these positions read. Each query has at least one."""
+def plan_attention(segments: Sequence[Segment], positions: np.ndarray, device: torch.device) -> AttentionPlan:
+    """Batch the segments that the queries at `positions` read. Every query must read at least one segment."""
     depth = 1 + max(segment.depth for segment in segments)
     queries = len(positions)
     batches = tuple(_batch(group, positions, queries, depth, device) for group in _grouped(segments))
-    return Reading(batches, queries, depth)
+    return AttentionPlan(batches, queries, depth)
 
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Yield groups of segments with the same reader class, longest first.
+
+    With padding a group has at most `GATHERED_SLOTS` slots, or a single segment. To limit padding, a group of more
+    than 16 segments takes none that is shorter than half of its longest.
+    """
+
     def reader_class(segment: Segment) -> int:
         size = 1
         while size < segment.last - segment.first:
             size *= _READER_CLASS
         return size
 
-    keyed = sorted(((reader_class(s), len(s.slots), index) for index, s in enumerate(segments)), reverse=True)
+    by_size = sorted(((reader_class(s), len(s.slots), index) for index, s in enumerate(segments)), reverse=True)
     group: list[Segment] = []
-    widest = longest = 0
-    for readers, length, index in keyed:
+    group_readers = longest = 0
+    for readers, length, index in by_size:
         full = (len(group) + 1) * longest > GATHERED_SLOTS
-        if group and (full or readers != widest or (length < longest // 2 and len(group) > 16)):
+        if group and (full or readers != group_readers or (length < longest // 2 and len(group) > 16)):
             yield group
             group = []
         if not group:
-            widest, longest = readers, length
+            group_readers, longest = readers, length
         group.append(segments[index])
     yield group
 
 
-def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int, device: torch.device) -> Batch:
+def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int, device: torch.device) -> SegmentBatch:
     lengths = np.array([len(segment.slots) for segment in group])
-    starts, ends, own, depths, firsts = np.array(
-        [(s.first, s.last, s.own, s.depth, s.position) for s in group], dtype=np.int64
+    first_S1, last_S1, new_S1, depth_S1, position_S1 = np.array(
+        [(s.first, s.last, s.new_tokens, s.depth, s.position) for s in group], dtype=np.int64
     ).T[:, :, None]
-    size = len(group), int((ends - starts).max()), int(lengths.max())
-    rank_N, place_L = np.arange(size[1]), np.arange(size[2])
+    size = len(group), int((last_S1 - first_S1).max()), int(lengths.max())
+    rank_N, index_L = np.arange(size[1]), np.arange(size[2])
     slots_SL = np.zeros((size[0], size[2]), dtype=np.int64)
-    slots_SL[place_L < lengths[:, None]] = np.concatenate([segment.slots for segment in group])
-    real_SN = rank_N < ends - starts
-    readers_SN = np.where(real_SN, starts + rank_N, starts)
-    parts_SN = np.where(real_SN, readers_SN * depth + depths, queries * depth)
-    seen_SN = np.where(rank_N < own, lengths[:, None] - own + 1 + rank_N, lengths[:, None])
-    if (own <= 1).all():
-        seen_SN = seen_SN[:, :1]  # The same for all readers.
-    hidden = None
-    if (seen_SN < size[2]).any():
-        hidden = torch.from_numpy(np.where(place_L < seen_SN[:, :, None], np.float32(0), np.float32(_HIDDEN)))
-    return Batch(
+    slots_SL[index_L < lengths[:, None]] = np.concatenate([segment.slots for segment in group])
+    real_SN = rank_N < last_S1 - first_S1
+    readers_SN = np.where(real_SN, first_S1 + rank_N, first_S1)
+    parts_SN = np.where(real_SN, readers_SN * depth + depth_S1, queries * depth)
+    visible_SN = np.where(rank_N < new_S1, lengths[:, None] - new_S1 + 1 + rank_N, lengths[:, None])
+    if (new_S1 <= 1).all():
+        visible_SN = visible_SN[:, :1]  # The same for all readers.
+    mask = None
+    if (visible_SN < size[2]).any():
+        mask = torch.from_numpy(np.where(index_L < visible_SN[:, :, None], np.float32(0), np.float32(_MASKED)))
+    return SegmentBatch(
         torch.from_numpy(slots_SL.reshape(-1)).to(device),
         torch.from_numpy(readers_SN.reshape(-1)).to(device),
         torch.from_numpy(parts_SN.reshape(-1)).to(device),
-        None if hidden is None else hidden.to(device),
-        torch.from_numpy(positions[readers_SN] - firsts).to(device),
+        None if mask is None else mask.to(device),
+        torch.from_numpy(positions[readers_SN] - position_S1).to(device),
         size,
     )
 
@@ -128,53 +143,53 @@ def attend(
     query_GTFW: torch.Tensor,
     keys_GCW: torch.Tensor,
     values_GCW: torch.Tensor,
-    reading: Reading,
+    plan: AttentionPlan,
     *,
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Return the attention of scaled queries, as GTFW in float32.
+    """Return the attention of already scaled queries, as GTFW in float32.
 
-    Query heads of one key head stand side by side behind each query: gathered queries are then the matrices that are
-    multiplied, and their results the parts that are written, without another copy.
+    The F query heads of a KV head are stored side by side within each query: the gathered queries are then the
+    matrices to multiply, and the products the partial results to store, without another copy.
     """
-    groups, queries, fold, width = query_GTFW.shape
-    depth = reading.depth
-    query_GTX = query_GTFW.reshape(groups, queries, fold * width)
-    # Parts that no segment writes have a top of -inf: they weigh nothing, whatever their numbers are.
-    parts_GPX = query_GTX.new_zeros(groups, queries * depth + 1, fold * width, dtype=torch.float32)
-    top_GPF = parts_GPX.new_full((groups, queries * depth + 1, fold), -torch.inf)
-    mass_GPF = torch.zeros_like(top_GPF)
-    for batch in reading.batches:
+    groups, queries, heads, width = query_GTFW.shape
+    depth = plan.depth
+    query_GTX = query_GTFW.reshape(groups, queries, heads * width)
+    # A partial result that no segment writes keeps a largest score of -inf: its weight is 0, whatever its values are.
+    parts_GPX = query_GTX.new_zeros(groups, queries * depth + 1, heads * width, dtype=torch.float32)
+    max_GPF = parts_GPX.new_full((groups, queries * depth + 1, heads), -torch.inf)
+    sum_GPF = torch.zeros_like(max_GPF)
+    for batch in plan.batches:
         count, readers, length = batch.size
-        asked = query_GTX.index_select(1, batch.readers).view(groups * count, readers * fold, width)
+        query = query_GTX.index_select(1, batch.readers).view(groups * count, readers * heads, width)
         keys = keys_GCW.index_select(1, batch.slots).view(groups * count, length, width)
         values = values_GCW.index_select(1, batch.slots).view(groups * count, length, width)
-        scores = torch.bmm(asked, keys.transpose(1, 2)).float()
+        scores = torch.bmm(query, keys.transpose(1, 2)).float()
         if softcap is not None:
             scores = (scores / softcap).tanh_() * softcap
         bias = batch.bias(window)
         if bias is not None:
-            scores.view(groups, count, readers, fold, length).add_(bias[:, :, None])
-        top = scores.amax(-1, keepdim=True)
-        # Below e^-80 nothing is left of a weight beside 1, and exp is five times as slow on what it cannot represent.
-        weights = scores.sub_(top).clamp_(min=-80).exp_()
+            scores.view(groups, count, readers, heads, length).add_(bias[:, :, None])
+        largest = scores.amax(-1, keepdim=True)
+        # A weight below e^-80 is lost beside one of 1, and exp is five times slower if it cannot represent the result.
+        weights = scores.sub_(largest).clamp_(min=-80).exp_()
         parts = torch.bmm(weights.to(values.dtype), values).float()
-        parts_GPX.index_copy_(1, batch.parts, parts.view(groups, count * readers, fold * width))
-        top_GPF.index_copy_(1, batch.parts, top.view(groups, count * readers, fold))
-        mass_GPF.index_copy_(1, batch.parts, weights.sum(-1).view(groups, count * readers, fold))
-    return _merged(parts_GPX[:, :-1], top_GPF[:, :-1], mass_GPF[:, :-1], depth)
+        parts_GPX.index_copy_(1, batch.parts, parts.view(groups, count * readers, heads * width))
+        max_GPF.index_copy_(1, batch.parts, largest.view(groups, count * readers, heads))
+        sum_GPF.index_copy_(1, batch.parts, weights.sum(-1).view(groups, count * readers, heads))
+    return _merged(parts_GPX[:, :-1], max_GPF[:, :-1], sum_GPF[:, :-1], depth)
 
 
-def _merged(parts_GPX: torch.Tensor, top_GPF: torch.Tensor, mass_GPF: torch.Tensor, depth: int) -> torch.Tensor:
-    """Add up each query's parts, every one weighed by what its scores were measured from."""
-    groups, parts, fold = top_GPF.shape
-    parts_GTJFW = parts_GPX.view(groups, parts // depth, depth, fold, -1)
+def _merged(parts_GPX: torch.Tensor, max_GPF: torch.Tensor, sum_GPF: torch.Tensor, depth: int) -> torch.Tensor:
+    """Add up each query's partial results, rescaled to a common largest score, and normalize; return GTFW."""
+    groups, parts, heads = max_GPF.shape
+    parts_GTJFW = parts_GPX.view(groups, parts // depth, depth, heads, -1)
     if depth == 1:
-        return parts_GTJFW[:, :, 0] / mass_GPF[..., None]
-    top_GTJF = top_GPF.view(groups, -1, depth, fold)
-    weight_GTJF = (top_GTJF - top_GTJF.amax(2, keepdim=True)).exp_()
-    total_GTF = (weight_GTJF * mass_GPF.view(groups, -1, depth, fold)).sum(2)
+        return parts_GTJFW[:, :, 0] / sum_GPF[..., None]
+    max_GTJF = max_GPF.view(groups, -1, depth, heads)
+    weight_GTJF = (max_GTJF - max_GTJF.amax(2, keepdim=True)).exp_()
+    total_GTF = (weight_GTJF * sum_GPF.view(groups, -1, depth, heads)).sum(2)
     share_GTJF = weight_GTJF.div_(total_GTF[:, :, None])
     return (parts_GTJFW * share_GTJF[..., None]).sum(2)
 
@@ -188,9 +203,9 @@ def attend_one_by_one(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Return the same as `attend`, one query after the other: the slow reference.
+    """Return the same as `attend`, computed one query at a time: the slow reference for tests.
 
-    `seen` names the slots on each query's path up to its own, in order of position.
+    `seen` lists for each query the slots of its path in order of position, up to and including its own.
     """
     results = []
     for query, path in enumerate(seen):
@@ -205,15 +220,15 @@ def attend_one_by_one(
 
 @dataclass(frozen=True)
 class Tick:
-    """What one forward pass writes to the pool and reads from it."""
+    """What one forward pass needs of the KV cache: the pool, the slots to write and the segments to read."""
 
     pool: Any
     slots_T: torch.Tensor
-    reading: Reading
+    plan: AttentionPlan
 
 
 NAME = "palmette_tree"
-"""Under this name transformers finds `tree_attention`."""
+"""The name under which `tree_attention` is registered in transformers' AttentionInterface."""
 
 
 def tree_attention(
@@ -230,11 +245,14 @@ def tree_attention(
     s_aux: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Serve transformers' attention interface: write the tick's keys and values, then read what its queries see."""
+    """Implement transformers' AttentionInterface: write the tick's keys and values to the pool, then attend.
+
+    Raises ValueError for a model that does not pass `tick` to its attention layers or that uses attention sinks.
+    """
     if tick is None:
-        raise ValueError("its model code does not hand arguments on to attention")
+        raise ValueError("its model code does not pass keyword arguments on to its attention layers")
     if s_aux is not None:
-        raise ValueError("its attention has sinks, which the tree cache does not know")
+        raise ValueError("its attention has sinks, which tree attention does not support")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     tick.pool.write(layer, tick.slots_T, key[0], value[0])
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -245,7 +263,7 @@ def tree_attention(
         scaled_GTFW,
         tick.pool.keys[layer],
         tick.pool.values[layer],
-        tick.reading,
+        tick.plan,
         window=sliding_window,
         softcap=softcap,
     )

@@ -1,6 +1,6 @@
-"""Blocks of KV memory, each free or taken once. Knows no tokens and no trees.
+"""Pool of KV cache blocks: takes and frees them, grows when it is full. Independent of tokens and trees.
 
-Shapes: G key heads, C slots (one for each token the pool can hold), W head width, T tokens of a tick.
+Shapes: G KV heads, C slots (one for each token that the pool can hold), W head width, T tokens of a tick.
 """
 
 import math
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from palmette.engine.limits import POOL_FIRST_BYTES
 from palmette.errors import BudgetError
-from palmette.memory.growth import Freeze
-from palmette.memory.oom import is_out_of_memory, reason_of
-from palmette.memory.tick import POOL_FIRST_BYTES
+from palmette.memory.oom import CacheFull, is_out_of_memory
+from palmette.units import describe_error
 
 BLOCK_TOKENS = 1
-"""One, so that a budget holds as many tokens as it says: steps are short, and of blocks of 8 up to a half stayed empty.
-Measured with the seedling at width 64: blocks of 8 are 1.1 times as fast."""
+"""Tokens per block. One, so that every slot of a budget can be used: steps are short, and with blocks of 8 up to half
+of the slots stayed empty. Measured with the seedling at width 64: blocks of 8 are 1.1 times as fast."""
 
 
 _ALIGNMENT = 64
-"""Bytes, as torch aligns its own."""
+"""Bytes. torch aligns its own allocations to the same boundary."""
 
 _LEAST_TOKENS = 512
-"""A pool that has to shrink stays larger than this: below it paths do not fit, and nothing is gained."""
+"""The smallest limit that `shrink` sets: with less, paths do not fit, and little memory is saved."""
 
 
 class PoolFullError(Exception):
-    """There are fewer free blocks than asked for, and the budget allows no more."""
+    """Fewer blocks are free than requested, and the pool is at its limit."""
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """What a model keeps for each token."""
+    """Sizes, dtype and device of the keys and values that a model caches for one token."""
 
     layers: int
     heads: int
@@ -43,16 +43,17 @@ class KvShape:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token's keys and values in all layers."""
+        """Bytes of the keys and values of one token in all layers."""
         return 2 * self.layers * self.heads * self.width * self.dtype.itemsize
 
 
 class KvPool:
-    """Keys and values of all layers in blocks of `BLOCK_TOKENS` slots.
+    """Keys and values of all layers, in blocks of `BLOCK_TOKENS` slots.
 
-    With a budget the pool has its full size from the start and never more, and every page of it is there: a budget that
-    memory does not hold shows before the first step. Without one it grows when it is full, and on the CPU its pages
-    come as they are written. Where it cannot grow, for want of memory, its size becomes its limit.
+    With a budget the pool has its full size from the start, with every page resident: a budget that is larger than the
+    memory fails before the first step. Without one the pool grows when it is full, and on the CPU a page becomes
+    resident when it is first written. If memory runs out while the pool grows, its size becomes its limit.
+    Raises BudgetError if the budget holds no block.
     """
 
     def __init__(self, shape: KvShape, budget_bytes: int | None = None) -> None:
@@ -60,14 +61,14 @@ class KvPool:
         self._limit = None if budget_bytes is None else budget_bytes // (BLOCK_TOKENS * shape.token_bytes)
         if self._limit == 0:
             raise BudgetError(
-                f"a KV budget of {budget_bytes} bytes holds no block of {BLOCK_TOKENS} tokens: "
-                f"give it {BLOCK_TOKENS * shape.token_bytes} bytes or more"
+                f"the KV budget of {budget_bytes} bytes holds no token: one takes {shape.token_bytes} bytes, and "
+                f"the longest prompt with all its steps must fit"
             )
         self._has_budget = budget_bytes is not None
         self.is_frozen = False
-        """Whether the limit is where memory ran out, not what a budget says."""
-        self.freeze: Freeze | None = None
-        """The last time that the pool could not grow."""
+        """Whether the limit was set because memory ran out, not by a budget."""
+        self.cache_full: CacheFull | None = None
+        """The last failed attempt to grow, None if there was none."""
         self.blocks = 0
         self._free: list[int] = []
         self.keys: list[torch.Tensor] = []
@@ -76,39 +77,40 @@ class KvPool:
 
     @property
     def limit_tokens(self) -> int | None:
-        """How many tokens the pool may hold, None without a limit."""
+        """The most tokens that the pool may hold, None without a limit."""
         return None if self._limit is None else self._limit * BLOCK_TOKENS
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that can be taken now, without growing."""
+        """Number of blocks that can be taken without growing."""
         return len(self._free)
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes of all blocks in use."""
+        """Bytes of all taken blocks."""
         return (self.blocks - len(self._free)) * BLOCK_TOKENS * self.shape.token_bytes
 
     def make_room(self, count: int) -> bool:
-        """Grow where that is needed and possible; tell whether `take` would succeed.
+        """Grow if fewer than `count` blocks are free; return whether `take(count)` would succeed.
 
-        Without a limit it doubles. Where memory runs out it tries smaller steps, then makes its size the limit.
+        The pool doubles, or grows by what is missing if that is more, but not past its limit. If memory runs out, it
+        tries smaller steps; if there is none even for the missing blocks, the present size becomes the limit.
         """
         missing = count - len(self._free)
         room = None if self._limit is None else self._limit - self.blocks
         if missing <= 0 or (room is not None and missing > room):
             return missing <= 0
         step = max(self.blocks, missing) if room is None else min(max(self.blocks, missing), room)
-        while failure := self._tried_to_grow(step):
+        while failure := self._try_to_grow(step):
             if step == missing:
                 self._limit, self.is_frozen = self.blocks, True
-                self.freeze = Freeze((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
+                self.cache_full = CacheFull((self.blocks + step) * BLOCK_TOKENS, self.blocks * BLOCK_TOKENS, failure)
                 return False
             step = max(step // 2, missing)
         return True
 
     def take(self, count: int) -> list[int]:
-        """Take `count` blocks, return their numbers. Raises PoolFullError, with none taken, where they do not fit."""
+        """Take `count` blocks and return their numbers. Raises PoolFullError, with none taken, if too few are left."""
         if not self.make_room(count):
             raise PoolFullError
         taken = self._free[len(self._free) - count :]
@@ -116,9 +118,9 @@ class KvPool:
         return taken[::-1]
 
     def shrink(self) -> bool:
-        """Give all memory back and go on with half of it as the limit; tell whether there was any worth it.
+        """Free all memory and set the limit to half the present size; the next `take` allocates again.
 
-        No block may be taken.
+        Return False, with nothing changed, if the limit would be below `_LEAST_TOKENS`. No block may be taken.
         """
         assert len(self._free) == self.blocks, "blocks are taken"
         if self.blocks * BLOCK_TOKENS < 2 * _LEAST_TOKENS:
@@ -129,36 +131,36 @@ class KvPool:
         return True
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Free blocks that were taken; each once."""
+        """Free taken blocks. A block must not be given back twice."""
         self._free.extend(blocks)
 
     def write(self, layer: int, slots_T: torch.Tensor, keys_GTW: torch.Tensor, values_GTW: torch.Tensor) -> None:
-        """Put one layer's keys and values of T tokens into their slots."""
+        """Store the keys and values of T tokens in their slots of one layer."""
         self.keys[layer].index_copy_(1, slots_T, keys_GTW)
         self.values[layer].index_copy_(1, slots_T, values_GTW)
 
     def check_integrity(self, taken: Sequence[int]) -> None:
-        """Raise AssertionError unless `taken` with the free blocks are all blocks, each once."""
-        assert sorted([*taken, *self._free]) == list(range(self.blocks)), "a block is lost, or held twice"
+        """Raise AssertionError unless `taken` and the free blocks together are all blocks, each exactly once."""
+        assert sorted([*taken, *self._free]) == list(range(self.blocks)), "a block is lost, or taken twice"
 
-    def _tried_to_grow(self, count: int) -> str | None:
-        """Grow, or leave the pool as it was where memory runs out; return what was said then."""
+    def _try_to_grow(self, count: int) -> str | None:
+        """Grow by `count` blocks and return None; if memory runs out, restore the old size and return the reason."""
         try:
             self._grow(count)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failure = reason_of(error)
+            failure = describe_error(error)
         else:
             return None
-        self._cut_back()
+        self._undo_growth()
         return failure
 
     def _grow(self, count: int) -> None:
-        # One layer at a time: while all but one layer have their old size or their new one, little more is held.
+        # One tensor at a time: only the one that is copied is held twice, in its old and in its new size.
         for tensors in (self.keys, self.values):
             for layer in range(self.shape.layers):
-                new = _zeros(self.shape, (self.blocks + count) * BLOCK_TOKENS, written=self._has_budget)
+                new = _zeros(self.shape, (self.blocks + count) * BLOCK_TOKENS, resident=self._has_budget)
                 if layer < len(tensors):
                     new[:, : self.blocks * BLOCK_TOKENS] = tensors[layer][:, : self.blocks * BLOCK_TOKENS]
                     tensors[layer] = new
@@ -167,8 +169,8 @@ class KvPool:
         self._free.extend(range(self.blocks + count - 1, self.blocks - 1, -1))
         self.blocks += count
 
-    def _cut_back(self) -> None:
-        """Bring layers that have grown back to the size of those that could not."""
+    def _undo_growth(self) -> None:
+        """Cut the tensors that have already grown to the size of those that have not."""
         slots = self.blocks * BLOCK_TOKENS
         for tensors in (self.keys, self.values):
             if not slots:
@@ -180,18 +182,18 @@ class KvPool:
                     except Exception as error:
                         if not is_out_of_memory(error):
                             raise
-                        return  # A layer with more slots than are handed out is no harm.
+                        return  # A tensor with more slots than the pool has blocks does no harm.
 
 
-def _zeros(shape: KvShape, slots: int, *, written: bool) -> torch.Tensor:
-    """Return a layer's slots, on the CPU with every page `written` or none.
+def _zeros(shape: KvShape, slots: int, *, resident: bool) -> torch.Tensor:
+    """Return zeros for one layer's slots. On the CPU all pages are resident if `resident`, else none until written to.
 
-    Zeros, not garbage: a masked slot still enters a product, and 0 * nan is nan.
+    Zeros, not uninitialized memory: a masked slot still enters a product, and 0 * nan is nan.
     """
     size = (shape.heads, slots, shape.width)
-    if written or shape.device.type != "cpu":
+    if resident or shape.device.type != "cpu":
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
-    # torch.zeros writes every page, numpy's come from the system as they are first written.
+    # torch.zeros writes every page. np.zeros does not: a page becomes resident when it is first written.
     count = math.prod(size) * shape.dtype.itemsize
     raw = np.zeros(count + _ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
@@ -199,6 +201,6 @@ def _zeros(shape: KvShape, slots: int, *, written: bool) -> torch.Tensor:
 
 
 def slots_of(blocks: Sequence[int]) -> np.ndarray:
-    """Return the slots of these blocks, in order."""
+    """Return the slot numbers of these blocks, in their order."""
     starts = np.asarray(blocks, dtype=np.int64) * BLOCK_TOKENS
     return (starts[:, None] + np.arange(BLOCK_TOKENS)).reshape(-1)

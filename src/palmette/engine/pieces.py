@@ -1,4 +1,4 @@
-"""What one tick computes of a forest, in which order, and what its queries read."""
+"""Chooses which tokens a tick computes (decode and chunked prefill) and which KV segments they attend to."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from palmette.engine.tree_cache import CacheNode
 
 
 class Piece(NamedTuple):
-    """Tokens of a node to compute, from `first` to before `last`; all before them are computed already."""
+    """Tokens `first` to `last - 1` of a node, to be computed in one tick; the tokens before `first` are computed."""
 
     node: CacheNode
     first: int
@@ -18,15 +18,16 @@ class Piece(NamedTuple):
 
 
 def next_pieces(tips: Sequence[CacheNode], prefill_tokens: int) -> dict[CacheNode, Piece]:
-    """Return what to compute so that the last token of the tips comes out, ancestors first.
+    """Return what to compute next to get the model's output at the last token of each tip, ancestors first.
 
-    A tip with one token to go is always in; what more is needed is cut to `prefill_tokens`, for a later tick to go on.
+    A tip is always included if its last token is all that is missing on its path (decode); if nothing is missing, that
+    token is computed again. All else is prefill: at most `prefill_tokens` of it now, the rest in later ticks.
     """
     pieces: dict[CacheNode, Piece] = {}
     for tip in tips:
         if tip in pieces:
             continue
-        for node in reversed(_missing(tip)):
+        for node in reversed(_uncomputed(tip)):
             length = len(node.tokens)
             if node not in pieces:
                 first = min(node.computed, length - 1)
@@ -41,62 +42,62 @@ def next_pieces(tips: Sequence[CacheNode], prefill_tokens: int) -> dict[CacheNod
     return pieces
 
 
-def _missing(tip: CacheNode) -> list[CacheNode]:
-    """Return the nodes on the tip's path that have tokens to compute, upward; the tip is always among them."""
-    missing = [tip]
+def _uncomputed(tip: CacheNode) -> list[CacheNode]:
+    """Return the nodes of the tip's path that have tokens to compute, from the tip upward; always with the tip."""
+    uncomputed = [tip]
     node = tip.parent
     while node is not None:
         if node.computed < len(node.tokens):
-            missing.append(node)
+            uncomputed.append(node)
         node = node.parent
-    return missing
+    return uncomputed
 
 
-def lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
-    """Order the pieces so that the readers of any node stand side by side; return the segments that they read.
+def order_pieces(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
+    """Order the pieces depth first, so that the readers of any node are adjacent; return the segments that they read.
 
-    A segment is a run of nodes with the same readers.
+    A segment is the KV of a chain of nodes that all have the same readers.
     """
-    own = {piece.node: piece for piece in pieces}
-    below: dict[CacheNode, list[CacheNode]] = {}
+    piece_of = {piece.node: piece for piece in pieces}
+    children: dict[CacheNode, list[CacheNode]] = {}
     roots: list[CacheNode] = []
-    for node in own:
-        while (above := node.parent) is not None:
-            if above in below:
-                below[above].append(node)
+    for node in piece_of:
+        while (parent := node.parent) is not None:
+            if parent in children:
+                children[parent].append(node)
                 break
-            below[above] = [node]
-            if above in own:
+            children[parent] = [node]
+            if parent in piece_of:
                 break
-            node = above
+            node = parent
         else:
             roots.append(node)
     ordered: list[Piece] = []
     segments: list[Segment] = []
     queries = 0
-    # Each entry is a node with its depth, or a place in `segments` whose readers are complete when it comes up again.
+    # An entry is a node with its depth, or the index of a segment: when that comes up, all its readers are numbered.
     stack: list[tuple[CacheNode | int, int]] = [(root, 0) for root in reversed(roots)]
     while stack:
-        top, depth = stack.pop()
-        if isinstance(top, int):
-            slots, position, first, _, count, at = segments[top]
-            segments[top] = Segment(slots, position, first, queries, count, at)
+        entry, depth = stack.pop()
+        if isinstance(entry, int):
+            slots, position, first, _, new_tokens, segment_depth = segments[entry]
+            segments[entry] = Segment(slots, position, first, queries, new_tokens, segment_depth)
             continue
-        node, above_slots = top, []
-        while node not in own and len(kids := below[node]) == 1:
-            above_slots.append(node.slots[: node.computed])
-            node = kids[0]
-        first, count = queries, 0
+        node, chain_slots = entry, []
+        while node not in piece_of and len(only := children[node]) == 1:
+            chain_slots.append(node.slots[: node.computed])
+            node = only[0]
+        first, new_tokens = queries, 0
         slots = node.slots[: node.computed]
-        if (piece := own.get(node)) is not None:
+        if (piece := piece_of.get(node)) is not None:
             ordered.append(piece)
             slots = node.slots[: piece.last]
-            count = piece.last - piece.first
-            queries += count
-        if above_slots:
-            slots = np.concatenate([*above_slots, slots])
-        segments.append(Segment(slots, top.start, first, queries, count, depth))
-        if node in below:
+            new_tokens = piece.last - piece.first
+            queries += new_tokens
+        if chain_slots:
+            slots = np.concatenate([*chain_slots, slots])
+        segments.append(Segment(slots, entry.start, first, queries, new_tokens, depth))
+        if node in children:
             stack.append((len(segments) - 1, 0))
-            stack.extend((kid, depth + 1) for kid in below[node])
+            stack.extend((child, depth + 1) for child in children[node])
     return ordered, segments

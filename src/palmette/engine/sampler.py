@@ -1,4 +1,4 @@
-"""Draws one token per row, each row from a random stream of its own.
+"""Samples one token per row by the Gumbel-max trick, each row with a random stream of its own.
 
 Shapes: R rows, V vocabulary, B blocks of the vocabulary, K candidates.
 """
@@ -11,20 +11,21 @@ import numpy as np
 import torch
 
 from palmette.engine.cuts import Sampling, cut
-from palmette.memory.tick import DRAWN_BLOCK
+from palmette.engine.limits import DRAWN_BLOCK
 
 NARROW_GAP = 4e-4
-"""Two candidates closer than this in perturbed logits may swap when the batch changes.
+"""A draw is narrow if its two best perturbed logits are closer than this: another batch could swap them by rounding.
 
-Measured on CPU in float32: what the batch adds to the logits of one row differs between two tokens by up to 7e-6
-(seedling) and 8e-5 (SmolLM2-135M, 128 rows). A gap this narrow comes up once in 1,000 to 5,000 tokens.
+Measured on the CPU in float32: the difference between the logits of two tokens in one row changes with the batch by up
+to 7e-6 (seedling) and 8e-5 (SmolLM2-135M, 128 rows). One in 1,000 to 5,000 draws is narrow.
 """
 
 
 class Draw(NamedTuple):
-    """Tokens drawn for R rows, their log-probability at temperature 1 before any cut, and which were too close to call.
+    """Sampled tokens of R rows, their log-probabilities, and which draws were narrow (see `NARROW_GAP`).
 
-    A log-probability that is not finite tells of logits that are not.
+    Log-probabilities are those of softmax(logits / `Sampling.logprob_temperature`), before top-k, top-p and min-p. If
+    one is not finite, the logits of its row are not finite.
     """
 
     tokens_R: torch.Tensor
@@ -34,22 +35,23 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Streams:
-    """Where R rows take their random numbers from: a row's seed and the token's place in its step.
+    """Random streams of R rows. A stream depends only on the row's seed and on the index of the token in its step.
 
-    Nothing is kept between tokens: a row that is set aside and computed again later goes on as if it had not been.
+    `places` are those indices, counted from 0.
+    There is no state between tokens: a row that was preempted and recomputed samples the same tokens.
     """
 
     seeds: Sequence[int]
     places: Sequence[int]
 
     def gumbel(self, numbers: np.ndarray) -> torch.Tensor:
-        """Return Gumbel noise, a pure function of each row's stream and of the numbers given for all rows or each.
+        """Return Gumbel noise as RK, a pure function of each row's stream and of `numbers` (K for all rows, or RK).
 
-        Always drawn on the CPU, so that devices agree.
+        Always computed on the CPU, so that all devices get the same noise.
         """
-        streams_R = _scrambled(np.array(self.seeds, dtype=np.uint64) + np.array(self.places, dtype=np.uint64) * _GOLDEN)
-        bits = _scrambled(streams_R[:, None] + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-        # The upper 32 bits as a number inside (0, 1); float32 is finest near 0, where the largest noise comes from.
+        streams_R = _splitmix(np.array(self.seeds, dtype=np.uint64) + np.array(self.places, dtype=np.uint64) * _GOLDEN)
+        bits = _splitmix(streams_R[:, None] + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        # The upper 32 bits as a number in (0, 1). float32 is finest near 0, which gives the largest noise.
         uniform = torch.from_numpy((bits >> np.uint64(32)).astype(np.float32)).add_(0.5).mul_(2.0**-32)
         return uniform.clamp_(max=1 - 2.0**-24).neg_().log1p_().neg_().log_().neg_()
 
@@ -57,80 +59,82 @@ class Streams:
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _scrambled(values: Any) -> Any:
-    """Mix 64-bit numbers as SplitMix64 does (Steele, Lea, Flood 2014). Numbers wrap around."""
+def _splitmix(values: Any) -> Any:
+    """Hash 64-bit numbers with the finalizer of SplitMix64 (Steele, Lea, Flood 2014). Products wrap around."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def draw(logits_RV: torch.Tensor, streams: Streams, sampling: Sampling) -> Draw:
-    """Draw a token for each row: the largest of logits / temperature + Gumbel noise is an exact sample.
+    """Sample a token for each row: the argmax of logits / temperature + Gumbel noise is an exact softmax sample.
 
-    At temperature 0 the likeliest token is taken. Cut tokens cannot win, except that a token on the edge of the cut
-    marks its row as narrow.
+    At temperature 0 it is the argmax of the logits. Tokens that top-k, top-p or min-p exclude are never sampled. A row
+    is also narrow if the token depends on how rounding places the edge of the truncation.
     """
     if sampling.temperature == 0:
-        return _with_logprobs(logits_RV, *_largest(logits_RV))
+        return _with_logprobs(logits_RV, _block_logsums(logits_RV)[0], *_argmax(logits_RV))
     scaled_RV = logits_RV if sampling.temperature == 1 else logits_RV / sampling.temperature
     if not sampling.cuts:
-        masses_RB, _ = masses = _masses(scaled_RV)
-        drawn = _race(scaled_RV, masses, streams)
-        if sampling.temperature != 1:
-            return _with_logprobs(logits_RV, *drawn)
-        token_logits_R = logits_RV.gather(1, drawn[0][:, None])[:, 0]
-        return Draw(drawn[0], token_logits_R - masses_RB.logsumexp(-1), drawn[1])
+        logsums = _block_logsums(scaled_RV)
+        return _with_logprobs(scaled_RV, logsums[0], *_gumbel_max(scaled_RV, logsums, streams))
     sure_R, floor_R, doubtful_R = cut(scaled_RV, sampling, NARROW_GAP)
-    tokens_R, narrow_R = _race_from(scaled_RV, floor_R, streams)
-    for edge_R in (sure_R, doubtful_R):
-        narrow_R = narrow_R | (_race_from(scaled_RV, edge_R, streams)[0] != tokens_R)
-    return _with_logprobs(logits_RV, tokens_R, narrow_R)
+    tokens_R, narrow_R = _gumbel_max_from(scaled_RV, floor_R, streams)
+    for bound_R in (sure_R, doubtful_R):
+        narrow_R = narrow_R | (_gumbel_max_from(scaled_RV, bound_R, streams)[0] != tokens_R)
+    return _with_logprobs(scaled_RV, _block_logsums(scaled_RV)[0], tokens_R, narrow_R)
 
 
-def _race_from(scaled_RV: torch.Tensor, floor_R: torch.Tensor, streams: Streams) -> tuple[torch.Tensor, torch.Tensor]:
+def _gumbel_max_from(
+    scaled_RV: torch.Tensor, floor_R: torch.Tensor, streams: Streams
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample as `_gumbel_max` does, among tokens with scaled logits at or above the row's floor."""
     kept_RV = scaled_RV.masked_fill(scaled_RV < floor_R[:, None], -torch.inf)
-    return _race(kept_RV, _masses(kept_RV), streams)
+    return _gumbel_max(kept_RV, _block_logsums(kept_RV), streams)
 
 
-def _masses(scaled_RV: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return the logarithm of each block's mass and how many tokens a whole block has."""
+def _block_logsums(scaled_RV: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return the log-sum-exp of each block of the vocabulary and the block size; the last block may be shorter."""
     vocabulary = scaled_RV.shape[1]
     if vocabulary <= DRAWN_BLOCK:
         return scaled_RV.logsumexp(-1, keepdim=True), vocabulary
     whole = vocabulary // DRAWN_BLOCK * DRAWN_BLOCK
     top_R1 = scaled_RV.amax(-1, keepdim=True)
-    shares_RV = (scaled_RV - top_R1).exp_()
-    masses_RB = shares_RV[:, :whole].reshape(len(shares_RV), -1, DRAWN_BLOCK).sum(-1)
+    exps_RV = (scaled_RV - top_R1).exp_()
+    sums_RB = exps_RV[:, :whole].reshape(len(exps_RV), -1, DRAWN_BLOCK).sum(-1)
     if whole < vocabulary:
-        masses_RB = torch.cat([masses_RB, shares_RV[:, whole:].sum(-1, keepdim=True)], dim=1)
-    return masses_RB.log_().add_(top_R1), DRAWN_BLOCK
+        sums_RB = torch.cat([sums_RB, exps_RV[:, whole:].sum(-1, keepdim=True)], dim=1)
+    return sums_RB.log_().add_(top_R1), DRAWN_BLOCK
 
 
-def _race(
-    scaled_RV: torch.Tensor, masses: tuple[torch.Tensor, int], streams: Streams
+def _gumbel_max(
+    scaled_RV: torch.Tensor, logsums: tuple[torch.Tensor, int], streams: Streams
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens that win and which races were narrow: first between blocks, then inside the block that won."""
-    (masses_RB, size), vocabulary = masses, scaled_RV.shape[1]
-    device, blocks = scaled_RV.device, masses_RB.shape[1]
+    """Sample by Gumbel-max, first a block of the vocabulary, then a token of it; return tokens and narrow draws."""
+    (logsums_RB, size), vocabulary = logsums, scaled_RV.shape[1]
+    device, blocks = scaled_RV.device, logsums_RB.shape[1]
     if blocks == 1:
-        return _largest(scaled_RV + streams.gumbel(np.arange(vocabulary)).to(device))
-    block_R, narrow_R = _largest(masses_RB + streams.gumbel(vocabulary + np.arange(blocks)).to(device))
-    # A short last block is read from further left, its first tokens hidden: they belong to the block before.
+        return _argmax(scaled_RV + streams.gumbel(np.arange(vocabulary)).to(device))
+    block_R, narrow_R = _argmax(logsums_RB + streams.gumbel(vocabulary + np.arange(blocks)).to(device))
+    # A short last block is read as a full one that starts earlier; the tokens of the block before it are masked.
     first_R = block_R * size
     place_RK = first_R[:, None].clamp(max=vocabulary - size) + torch.arange(size, device=device)
     inside_RK = scaled_RV.gather(1, place_RK).masked_fill_(place_RK < first_R[:, None], -torch.inf)
-    best_R, close_R = _largest(inside_RK + streams.gumbel(place_RK.cpu().numpy()).to(device))
+    best_R, close_R = _argmax(inside_RK + streams.gumbel(place_RK.cpu().numpy()).to(device))
     return place_RK.gather(1, best_R[:, None])[:, 0], narrow_R | close_R
 
 
-def _largest(values_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the places of the largest values and which have another one close behind."""
+def _argmax(values_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the argmax of each row, and whether the second largest value is closer than `NARROW_GAP`."""
     if values_RV.shape[1] == 1:
         return values_RV.new_zeros(len(values_RV), dtype=torch.long), values_RV.isnan()[:, 0]
     best = values_RV.topk(2, dim=-1)
     return best.indices[:, 0], best.values[:, 0] - best.values[:, 1] < NARROW_GAP
 
 
-def _with_logprobs(logits_RV: torch.Tensor, tokens_R: torch.Tensor, narrow_R: torch.Tensor) -> Draw:
-    chosen_R = logits_RV.gather(1, tokens_R[:, None])[:, 0]
-    return Draw(tokens_R, chosen_R - _masses(logits_RV)[0].logsumexp(-1), narrow_R)
+def _with_logprobs(
+    scaled_RV: torch.Tensor, logsums_RB: torch.Tensor, tokens_R: torch.Tensor, narrow_R: torch.Tensor
+) -> Draw:
+    """Return the draws with log-probabilities normalized over the whole vocabulary."""
+    chosen_R = scaled_RV.gather(1, tokens_R[:, None])[:, 0]
+    return Draw(tokens_R, chosen_R - logsums_RB.logsumexp(-1), narrow_R)

@@ -1,4 +1,4 @@
-"""Which KV slots each node of a forest of token stretches holds, so that what branches share is kept once."""
+"""Prefix sharing: a forest of nodes, each a run of tokens with its KV blocks; a branch uses its ancestors' blocks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,34 +9,35 @@ from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFullError, slots_o
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
 _SHARED_TOKENS = 16
-"""The shortest beginning that paths share: a shorter one saves less than one more segment costs to attend to."""
+"""The shortest prefix that two paths share: a shorter one saves less than attention to one more segment costs."""
 
 
 class CacheNode:
-    """A stretch of tokens below its parent. `computed` of them, from the first on, have keys and values in `slots`.
+    """A run of tokens below its parent. The first `computed` of them have keys and values in `slots`.
 
-    It lives while it is held, `holds` times, or while others hang below it.
+    A node is freed when its `ref_count` and its `child_count` are 0. `start` is the position of its first token in the
+    path, `last_used` the time of its last use, for eviction.
     """
 
-    __slots__ = ("blocks", "children", "computed", "holds", "parent", "slots", "start", "tokens", "used")
+    __slots__ = ("blocks", "child_count", "computed", "last_used", "parent", "ref_count", "slots", "start", "tokens")
 
-    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], holds: int = 1) -> None:
+    def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], ref_count: int = 1) -> None:
         self.parent = parent
         self.tokens = list(tokens)
         self.start: int = 0 if parent is None else parent.start + len(parent.tokens)
         self.computed = 0
         self.blocks: list[int] = []
         self.slots = _NO_SLOTS
-        self.children = 0
-        self.holds = holds
-        self.used = 0
+        self.child_count = 0
+        self.ref_count = ref_count
+        self.last_used = 0
 
     def path(self) -> "list[CacheNode]":
         """Return the nodes from the root down to this one."""
         return list(self._upward())[::-1]
 
     def path_tokens(self) -> list[int]:
-        """Return every token from the root's first to this node's last."""
+        """Return all tokens from the root's first to this node's last."""
         return [token for node in self.path() for token in node.tokens]
 
     def _upward(self) -> "Iterator[CacheNode]":
@@ -47,140 +48,147 @@ class CacheNode:
 
 
 class TreeCache:
-    """Hands the pool's blocks to nodes: a fork shares all above it, a dropped node returns its blocks.
+    """Assigns the pool's blocks to nodes: branches share their ancestors' blocks, and a freed node returns its own.
 
-    Nodes that are not in use can lose their blocks to others, the coldest first; their tokens stay known, so that they
-    can be computed again.
+    If the pool is full, nodes that are not in use lose their blocks (eviction), least recently used first. They keep
+    their tokens and can be computed again.
     """
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
-        self._holders: dict[CacheNode, None] = {}
-        self._tops: dict[CacheNode, None] = {}
+        self._with_blocks: dict[CacheNode, None] = {}
+        self._roots: dict[CacheNode, None] = {}
         self._clock = 0
 
-    def add(self, parent: CacheNode | None, tokens: Iterable[int], holds: int = 1) -> CacheNode:
-        """Return a new node that has computed nothing yet, held so many times."""
-        node = CacheNode(parent, tokens, holds)
+    def add(self, parent: CacheNode | None, tokens: Iterable[int], ref_count: int = 1) -> CacheNode:
+        """Add a node below `parent`, a root without one; return it with no blocks and nothing computed."""
+        node = CacheNode(parent, tokens, ref_count)
         if parent is None:
-            self._tops[node] = None
+            self._roots[node] = None
         else:
-            parent.children += 1
+            parent.child_count += 1
         return node
 
     def add_path(self, tokens: Sequence[int]) -> CacheNode:
-        """Return a new node that ends a path of these tokens, below what an older path has in common with it.
+        """Add a path of these tokens and return its last node; a prefix that another path has is shared with it.
 
-        Only the first node of older paths is looked at: prompts that begin with the same examples.
+        Only the roots of other paths are compared: prompts that begin with the same system prompt or examples. The
+        returned node has at least one token of its own, so that the model gives an output for it.
         """
-        longest, like = 0, None
-        for top in self._tops:
-            common = _common(top.tokens, tokens[:-1])
+        longest, similar = 0, None
+        for root in self._roots:
+            common = _common_length(root.tokens, tokens[:-1])
             if common > longest:
-                longest, like = common, top
-        if like is None or longest < _SHARED_TOKENS:
+                longest, similar = common, root
+        if similar is None or longest < _SHARED_TOKENS:
             return self.add(None, tokens)
-        above = like if longest == len(like.tokens) else self._split(like, longest)
+        above = similar if longest == len(similar.tokens) else self._split(similar, longest)
         return self.add(above, tokens[len(above.tokens) :])
 
     def _split(self, node: CacheNode, count: int) -> CacheNode:
-        """Cut the first tokens off a path's first node; return the new node that has them, above it."""
+        """Move the first `count` tokens of a root, with their blocks, to a new root above it; return the new root."""
         assert node.parent is None and BLOCK_TOKENS == 1
-        above = self.add(None, node.tokens[:count], holds=0)
-        above.children, above.used = 1, node.used
+        above = self.add(None, node.tokens[:count], ref_count=0)
+        above.child_count, above.last_used = 1, node.last_used
         above.computed, node.computed = min(node.computed, count), max(0, node.computed - count)
         above.blocks, node.blocks = node.blocks[:count], node.blocks[count:]
         above.slots, node.slots = node.slots[:count], node.slots[count:]
-        del node.tokens[:count], self._tops[node]
+        del node.tokens[:count], self._roots[node]
         node.parent, node.start = above, count
         for part in (above, node):
             if part.blocks:
-                self._holders[part] = None
+                self._with_blocks[part] = None
             else:
-                self._holders.pop(part, None)
+                self._with_blocks.pop(part, None)
         return above
 
-    def extend(self, node: CacheNode, token: int, holders: int) -> CacheNode:
-        """Return where so many of a node's holders go with this token: on in the node where they are all it has."""
-        if node.holds == holders and not node.children:
+    def extend(self, node: CacheNode, token: int, references: int) -> CacheNode:
+        """Append a token for some of the node's references; return the node that these references belong to now.
+
+        Appends in place if they are all its references and it has no children. Else it forks: the references move to a
+        new child that holds the token.
+        """
+        if node.ref_count == references and not node.child_count:
             node.tokens.append(token)
             return node
-        node.holds -= holders
-        return self.add(node, [token], holders)
+        node.ref_count -= references
+        return self.add(node, [token], references)
 
     def drop(self, node: CacheNode) -> None:
-        """Let go of a node once. With nobody left to hold it and nothing below it, it is forgotten.
+        """Remove one reference; free the node if it has neither references nor children left.
 
-        So are its ancestors, where nobody holds them either.
+        Then ancestors without references and children are freed too. Dropping a freed node again does nothing.
         """
-        node.holds = max(0, node.holds - 1)
+        node.ref_count = max(0, node.ref_count - 1)
         current: CacheNode | None = node
-        while current is not None and not current.holds and not current.children:
+        while current is not None and not current.ref_count and not current.child_count:
             self.empty(current)
-            self._tops.pop(current, None)
+            self._roots.pop(current, None)
             above, current.parent = current.parent, None
             if above is not None:
-                above.children -= 1
+                above.child_count -= 1
             current = above
 
     def empty(self, node: CacheNode) -> None:
-        """Return the node's blocks; its tokens have to be computed again before they are read."""
-        self._holders.pop(node, None)
+        """Return the node's blocks to the pool; its tokens must be computed again before they are read."""
+        self._with_blocks.pop(node, None)
         self.pool.give_back(node.blocks)
         node.blocks, node.slots, node.computed = [], _NO_SLOTS, 0
 
     def empty_all(self) -> None:
-        """Return every block; nodes keep their tokens, to be computed again when they are read."""
-        for node in list(self._holders):
+        """Return all blocks of all nodes to the pool; nodes keep their tokens and are computed again when needed."""
+        for node in list(self._with_blocks):
             self.empty(node)
 
     def reserve(self, needs: Sequence[tuple[CacheNode, int]], in_use: Sequence[CacheNode]) -> None:
-        """Give every node slots for its first so many tokens.
+        """For every pair (node, tokens) of `needs`, give the node blocks for its first `tokens` tokens.
 
-        Raises PoolFullError, with nothing changed but cold nodes emptied, where that does not fit beside the paths of
-        `in_use`.
+        Evicts other nodes if needed, but none on the paths of `in_use`. Raises PoolFullError if that is not enough:
+        no node has then gained blocks, but all other nodes have been evicted.
         """
         is_bounded = self.pool.limit_tokens is not None
         if is_bounded:
-            self._mark(in_use)
-        wanted = [(node, -(-tokens // BLOCK_TOKENS) - len(node.blocks)) for node, tokens in needs]
-        short = [(node, count) for node, count in wanted if count > 0]
+            self._mark_used(in_use)
+        missing = [(node, -(-tokens // BLOCK_TOKENS) - len(node.blocks)) for node, tokens in needs]
+        short = [(node, count) for node, count in missing if count > 0]
         total = sum(count for _, count in short)
         if not self.pool.make_room(total):
-            if not is_bounded:  # It has just found its limit: until now nobody had to know who is in use.
-                self._mark(in_use)
+            if not is_bounded:  # The pool has only now found its limit. Without one, uses are not recorded.
+                self._mark_used(in_use)
             self._evict(total)
         blocks = iter(self.pool.take(total))
         for node, count in short:
             node.blocks += [next(blocks) for _ in range(count)]
             node.slots = slots_of(node.blocks)
-            self._holders[node] = None
+            self._with_blocks[node] = None
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held by one node, with no node holding too many."""
-        self.pool.check_integrity([block for node in self._holders for block in node.blocks])
-        for node in self._holders:
+        """Raise AssertionError unless every block is free or in one node, and no node has more than its tokens need."""
+        self.pool.check_integrity([block for node in self._with_blocks for block in node.blocks])
+        for node in self._with_blocks:
             assert node.computed <= len(node.slots) == len(node.blocks) * BLOCK_TOKENS, "slots and blocks disagree"
-            assert len(node.blocks) <= -(-len(node.tokens) // BLOCK_TOKENS), "a node holds more than its tokens need"
+            assert len(node.blocks) <= -(-len(node.tokens) // BLOCK_TOKENS), "a node has more blocks than it needs"
 
-    def _mark(self, in_use: Sequence[CacheNode]) -> None:
+    def _mark_used(self, in_use: Sequence[CacheNode]) -> None:
         self._clock += 1
         for node in in_use:
-            self._touch(node)
+            self._mark_path(node)
 
-    def _touch(self, node: CacheNode) -> None:
+    def _mark_path(self, node: CacheNode) -> None:
         current: CacheNode | None = node
-        while current is not None and current.used < self._clock:
-            current.used = self._clock
+        while current is not None and current.last_used < self._clock:
+            current.last_used = self._clock
             current = current.parent
 
     def _evict(self, blocks: int) -> None:
-        # What is in use was marked with the present time. Of a path last used together the end goes first: what stays
-        # can still be read.
-        cold = sorted(
-            (node for node in self._holders if node.used < self._clock), key=lambda node: (node.used, -node.start)
+        """Evict nodes that are not in use until the pool has room for `blocks`; raise PoolFullError if they run out."""
+        # Nodes in use have the present time. Of nodes last used at the same time the deepest goes first: the beginning
+        # of a path can be read without its end, not the other way round.
+        candidates = sorted(
+            (node for node in self._with_blocks if node.last_used < self._clock),
+            key=lambda node: (node.last_used, -node.start),
         )
-        for node in cold:
+        for node in candidates:
             if self.pool.make_room(blocks):
                 return
             self.empty(node)
@@ -188,8 +196,8 @@ class TreeCache:
             raise PoolFullError
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many first tokens two stretches share."""
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common prefix of two token sequences."""
     return next(
         (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

@@ -1,6 +1,6 @@
-"""A transformers model run on pieces of a forest: each tick computes tokens of many nodes in one forward pass.
+"""Runs a transformers model on the tree cache: one tick is one forward pass over tokens of many nodes.
 
-Shapes: P pieces, T tokens of a tick, V outputs per token.
+Shapes: P pieces, T tokens of a tick, V outputs per token (logits, or one score).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,24 +12,25 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from palmette.engine.attention import NAME, Tick, plan, tree_attention
+from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
-from palmette.engine.pieces import Piece, lay_out, next_pieces
+from palmette.engine.limits import PREFILL_TOKENS
+from palmette.engine.pieces import Piece, next_pieces, order_pieces
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
-from palmette.errors import BackendError
-from palmette.memory.tick import PREFILL_TOKENS
-from palmette.zoo.narrow import is_narrow
+from palmette.errors import BackendError, BudgetError
+from palmette.zoo.adapter import swap_adapter, undone_on_error
 from palmette.zoo.overwrite import overwrite
-from palmette.zoo.wear import undone_on_error, wear
+from palmette.zoo.quantize import is_quantized
 
 AttentionInterface.register(NAME, tree_attention)
 
 
 class TreeModel:
-    """A decoder with a tree cache in place of its own. The model's code and its settings outside a pass stay as is.
+    """A decoder-only model with a tree cache in place of its own KV cache. Its code is not changed.
 
-    Raises BackendError where the model cannot be run this way: checked against its plain forward pass.
+    Its attention implementation is switched during a forward pass only. Raises BackendError for a model without
+    attention; call `check` to compare the outputs with those of the plain forward pass.
     """
 
     def __init__(self, model: PreTrainedModel, *, budget_bytes: int | None = None) -> None:
@@ -41,29 +42,30 @@ class TreeModel:
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that everything in the cache was computed with."""
+        """The version of the weights with which everything in the KV cache was computed."""
         return self._weights.number
 
     def look_at_weights(self) -> None:
-        """Forget keys and values of other weights than the model has now; see `WeightVersion` for what is seen."""
+        """Empty the KV cache if the weights have changed since the last call, as far as `WeightVersion` notices it."""
         if self._weights.look(self._model):
             self.cache.empty_all()
 
     def weights_changed(self) -> None:
-        """Forget all keys and values: what is asked for again is computed with the weights of then."""
+        """Empty the KV cache and increase `weight_version`. For changes that `WeightVersion` does not notice."""
         if not self._weights.look(self._model):
             self._weights.changed()
         self.cache.empty_all()
 
     def use_adapter(self, folder: str | None) -> None:
-        """Wear the PEFT adapter of this folder from now on, None for none; see `wear`.
+        """Replace the active PEFT adapter by the one in this folder, None for no adapter; see `swap_adapter`.
 
-        Raises ConfigError or BackendError, with everything as before, where it cannot be worn on a tree.
+        Empties the KV cache. Raises ConfigError or BackendError, with the model as before, if the adapter cannot be
+        loaded or the model fails `check` with it.
         """
         before = self._model
         try:
             with undone_on_error(before):
-                self._model = wear(before, folder)
+                self._model = swap_adapter(before, folder)
                 self.check()
         except BaseException:
             self._model = before
@@ -71,22 +73,22 @@ class TreeModel:
         self.weights_changed()
 
     def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Run with these weights from now on: a state dict, or a folder with safetensors; see `overwrite`."""
+        """Overwrite the weights by a state dict or a folder of safetensors, empty the KV cache; see `overwrite`."""
         overwrite(self._model, source)
         self.weights_changed()
 
     @property
     def device(self) -> torch.device:
-        """Where the model's inputs go."""
+        """The device of the model's inputs."""
         return self._model.device
 
     def fit(
         self, tips: Sequence[CacheNode], in_use: Sequence[CacheNode], prefill_tokens: int = PREFILL_TOKENS
     ) -> tuple[dict[CacheNode, Piece], int]:
-        """Return the next pieces of as many of the first tips as fit, with slots reserved, and how many those are.
+        """Reserve KV slots for the next pieces of as many of the first tips as fit; return the pieces and that number.
 
-        `in_use` names one node for each tip whose path must keep its slots. Raises BackendError where one alone does
-        not fit the budget, MemoryError where it does not fit what memory there was.
+        `in_use` has one node for each tip: the paths of those that fit are not evicted. Raises BudgetError if not one
+        tip fits the KV budget, MemoryError if not one fits a cache that stopped growing for lack of memory.
         """
         count = len(tips)
         while True:
@@ -101,7 +103,7 @@ class TreeModel:
                 return pieces, count
 
     def give_up_cache(self) -> bool:
-        """Give the memory of all KV back and go on with less; tell whether there was any. Nothing may be running."""
+        """Free the KV cache and halve its limit; return False if it was too small to shrink. No tick may be running."""
         self.cache.empty_all()
         return self.cache.pool.shrink()
 
@@ -109,38 +111,43 @@ class TreeModel:
         pool = self.cache.pool
         needed = sum(-(-len(part.tokens) // BLOCK_TOKENS) for part in node.path()) * BLOCK_TOKENS
         if pool.is_frozen:
-            return MemoryError(f"one path needs {needed} tokens of KV, memory ran out at {pool.limit_tokens}")
-        return BackendError(
-            f"one path needs {needed} tokens of KV, the budget holds {pool.limit_tokens}: "
-            f"give it {needed * pool.shape.token_bytes} bytes or more"
+            return MemoryError(f"one path needs {needed} tokens of KV, memory ran out at {pool.limit_tokens} tokens")
+        return BudgetError(
+            f"one path has {needed} tokens of KV so far, the KV budget holds {pool.limit_tokens}: a token takes "
+            f"{pool.shape.token_bytes} bytes, and the longest prompt with all its steps must fit"
         )
 
     def run(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """Compute all pieces; return the model's output at the last token of each, as PV in float32.
+        """Compute all pieces in one forward pass; return the output at the last token of each, as PV in float32.
 
-        Every node needs its slots reserved, its ancestors computed or among the pieces. A node has at most one piece.
+        Every node must have its slots reserved and its ancestors computed or among the pieces, and at most one piece.
+        Afterwards the tokens of the pieces count as computed.
         """
         return self._run(pieces, every=False)[0]
 
     def run_every(self, pieces: Sequence[Piece]) -> list[torch.Tensor]:
         """Compute all pieces as `run` does; return the model's output at every token of each, in float32."""
-        logits_TV, ends = self._run(pieces, every=True)
+        logits_TV, last_indices = self._run(pieces, every=True)
         return [
-            logits_TV[end + 1 - (last - first) : end + 1] for (_, first, last), end in zip(pieces, ends, strict=True)
+            logits_TV[end + 1 - (last - first) : end + 1]
+            for (_, first, last), end in zip(pieces, last_indices, strict=True)
         ]
 
     def _run(self, pieces: Sequence[Piece], *, every: bool) -> tuple[torch.Tensor, list[int]]:
+        """Return the outputs, at every token or at each piece's last, and the index of each piece's last token in T."""
         self.calls += 1
-        ordered, segments = lay_out(pieces)
+        ordered, segments = order_pieces(pieces)
         tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
         slots = np.concatenate([node.slots[first:last] for node, first, last in ordered])
         positions = np.array(
-            [at for node, first, last in ordered for at in range(node.start + first, node.start + last)]
+            [position for node, first, last in ordered for position in range(node.start + first, node.start + last)]
         )
         ends = np.cumsum([last - first for _, first, last in ordered]) - 1
-        place = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
-        last_P = torch.tensor([place[piece.node] for piece in pieces], device=self.device)
-        tick = Tick(self.cache.pool, torch.from_numpy(slots).to(self.device), plan(segments, positions, self.device))
+        index_of = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
+        last_P = torch.tensor([index_of[piece.node] for piece in pieces], device=self.device)
+        tick = Tick(
+            self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
+        )
         with self._attention(NAME):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
@@ -151,14 +158,14 @@ class TreeModel:
             )
         for node, _, last in pieces:
             node.computed = last
-        given: torch.Tensor = output.logits[0] if self._takes_logits_to_keep or every else output.logits[0, last_P]
-        return given.float(), [place[piece.node] for piece in pieces]
+        logits: torch.Tensor = output.logits[0] if self._takes_logits_to_keep or every else output.logits[0, last_P]
+        return logits.float(), [index_of[piece.node] for piece in pieces]
 
     def run_alone(self, tokens: Sequence[int], count: int = 1) -> torch.Tensor:
-        """Return the output at the last tokens computed without cache, padding or neighbors, in float32."""
+        """Return the output at the last `count` tokens, computed without KV cache, padding or batch, in float32."""
         self.calls += 1
         options: dict[str, Any] = {"logits_to_keep": count} if self._takes_logits_to_keep else {}
-        # SDPA leaves out the cap on scores that Gemma 2 was trained with.
+        # SDPA ignores the softcap on attention scores with which Gemma 2 was trained; eager attention applies it.
         capped = getattr(self._model.config.get_text_config(), "attn_logit_softcapping", None)
         with self._attention("eager" if capped else self._model.config._attn_implementation):
             output = self._model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False, **options)
@@ -167,18 +174,19 @@ class TreeModel:
 
     @contextmanager
     def _attention(self, name: str | None) -> Iterator[None]:
+        """Set the attention implementation inside the block, and restore it afterwards."""
         config = self._model.config
-        own = config._attn_implementation
+        before = config._attn_implementation
         config._attn_implementation = name
         try:
             yield
         finally:
-            config._attn_implementation = own
+            config._attn_implementation = before
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Raise BackendError unless a forked run gives what the plain forward pass gives."""
-        # From the middle of the vocabulary: on control tokens float32 itself is off by 4e-3 (SmolLM2-135M).
+        """Raise BackendError unless two forks on the tree cache give the outputs of the plain forward pass."""
+        # Tokens from the middle of the vocabulary: on control tokens float32 itself is off by 4e-3 (SmolLM2-135M).
         count = int(self._model.config.get_text_config().vocab_size)
         tokens = [(count // 2 + index) % count for index in range(6)]
         root = self.cache.add(None, tokens[:3])
@@ -200,29 +208,29 @@ class TreeModel:
             for node in (*forks, root):
                 self.cache.drop(node)
         if keyless:
-            raise self._refused(f"layer {keyless[0]} has no attention that goes through transformers' interface")
-        rounds = self._model.dtype != torch.float32 or is_narrow(self._model)
-        share = 0.1 if rounds else 2e-3
+            raise self._refused(f"layer {keyless[0]} has no attention that uses transformers' AttentionInterface")
+        is_rounded = self._model.dtype != torch.float32 or is_quantized(self._model)
+        tolerance = 0.1 if is_rounded else 2e-3
         if not torch.allclose(
-            outputs, plain, rtol=0, atol=share * float(plain.abs().nan_to_num().max()), equal_nan=True
+            outputs, plain, rtol=0, atol=tolerance * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):
             raise self._refused("its outputs differ from those of its plain forward pass")
 
     def _refused(self, reason: str) -> BackendError:
-        return BackendError(f"cannot keep a tree of KV for a {self._model.config.model_type}: {reason}")
+        return BackendError(f"cannot run a {self._model.config.model_type} on the tree cache: {reason}")
 
 
 def check_finite(outputs: torch.Tensor, whose: str) -> None:
-    """Raise BackendError where a model's outputs hold NaN or infinity."""
+    """Raise BackendError if outputs contain NaN or infinity. `whose` names them, for example "the policy's logits"."""
     if not bool(torch.isfinite(outputs).all()):
-        raise BackendError(f"{whose} are not finite: its weights are damaged or its dtype is too small")
+        raise BackendError(f"{whose} are not finite: its weights are damaged, or its dtype has too small a range")
 
 
 def kv_shape(model: PreTrainedModel) -> KvShape:
-    """Return what the model keeps for each token. Raises BackendError where it has no attention."""
+    """Return the shape of the model's KV cache. Raises BackendError if the model has no attention."""
     config = model.config.get_text_config()
     if not hasattr(config, "num_attention_heads"):
-        raise BackendError(f"a {config.model_type} has no attention, so no KV cache to search with")
+        raise BackendError(f"a {config.model_type} has no attention and so no KV cache, which a search needs")
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return KvShape(int(config.num_hidden_layers), int(heads), int(width), model.dtype, model.device)

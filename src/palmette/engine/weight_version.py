@@ -1,4 +1,4 @@
-"""Which weights a model has at the moment, told by the tensors themselves."""
+"""Notices when a model's weights have changed, by its tensors, torch's version counters and PEFT's state."""
 
 import weakref
 from copy import copy
@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def _count_fused_steps(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    # Every other optimizer counts its writes; a fused one leaves the counters of its parameters as they were.
+    # A fused optimizer, unlike all others, does not increment the version counters of the parameters that it writes.
     for group in optimizer.param_groups:
         if group.get("fused"):
             increment_version(group["params"])
@@ -20,15 +20,15 @@ register_optimizer_step_post_hook(_count_fused_steps)
 
 
 _ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
-"""What PEFT keeps on each layer of which adapter counts, and how much."""
+"""Attributes in which a PEFT layer stores which adapters are active, disabled or merged, and their scaling."""
 
 
 class WeightVersion:
-    """Counts the different weights that a model was seen with, from 0 on.
+    """Counts the changes of a model's weights, from 0.
 
-    Seen are writes in place by optimizers, `copy_` and the like, tensors put in the place of others, adapters that are
-    loaded, switched, scaled, merged or turned off. Not seen is what torch does not count, a write through `.data` or
-    into tensors made in inference mode: there, say `changed`.
+    Noticed are: writes in place (optimizers, `copy_` and the like), tensors replaced by others, and adapters that are
+    loaded, switched, scaled, merged or disabled. Not noticed is what torch does not count, writes through `.data` or
+    into tensors that were created in inference mode: after those, call `changed`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -36,11 +36,11 @@ class WeightVersion:
         self._tensors, self._marks = _marks(model)
 
     def changed(self) -> None:
-        """Count one more."""
+        """Count a change."""
         self.number += 1
 
     def look(self, model: torch.nn.Module) -> bool:
-        """Tell whether the weights differ from those last seen, and count one more where they do."""
+        """Return whether the weights have changed since the last call, and count a change if they have."""
         tensors, marks = _marks(model)
         same = (
             marks == self._marks
@@ -54,26 +54,27 @@ class WeightVersion:
 
 
 def _marks(model: torch.nn.Module) -> "tuple[list[weakref.ref[torch.Tensor]], list[object]]":
-    """Return the model's tensors, and for each its place and its count of writes, with the state of all adapters.
+    """Return references to the model's tensors, and a list of their addresses, version counters and adapter states.
 
-    Weak references: an address is given out again when a tensor is gone, a living reference is not, and it keeps no
-    replaced weights in memory.
+    The references are needed because an address is reused after its tensor is freed. They are weak, so that replaced
+    weights are not kept in memory.
     """
     tensors: list[weakref.ref[torch.Tensor]] = []
     marks: list[object] = []
     modules = [model]
     while modules:
         module = modules.pop()
-        own: dict[str, Any] = module.__dict__
-        if own["_modules"]:
-            modules += [child for child in own["_modules"].values() if child is not None]
-        passing = own["_non_persistent_buffers_set"]  # Computed from the config, by some models anew in every pass.
-        for table in (own["_parameters"], own["_buffers"]):
+        attributes: dict[str, Any] = module.__dict__
+        if attributes["_modules"]:
+            modules += [child for child in attributes["_modules"].values() if child is not None]
+        # Non-persistent buffers are computed from the config, by some models anew in every forward pass.
+        skipped = attributes["_non_persistent_buffers_set"]
+        for table in (attributes["_parameters"], attributes["_buffers"]):
             for name, tensor in table.items():
-                if tensor is not None and name not in passing:
+                if tensor is not None and name not in skipped:
                     tensors.append(weakref.ref(tensor))
                     marks += (tensor.data_ptr(), None if tensor.is_inference() else tensor._version)
         if hasattr(type(module), "active_adapters"):
-            # Copies: PEFT changes these lists and tables in place.
-            marks += [copy(own.get(name)) for name in _ADAPTER_STATE]
+            # Copies: PEFT changes these lists and dicts in place.
+            marks += [copy(attributes.get(name)) for name in _ADAPTER_STATE]
     return tensors, marks

@@ -1,1 +1,1 @@
-"""What a run holds: planned before it starts, measured while it runs, given back in time."""
+"""What a run does about memory while it runs: measures it, frees it, and retries work that does not fit."""

@@ -1,35 +1,47 @@
-"""Runs work that can be split, in pieces that fit: halves what runs out of memory, remembers what did not."""
+"""Out-of-memory retry: runs work in pieces, halves a piece that ran out of memory, remembers the sizes that fit."""
 
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from palmette.errors import BudgetError
-from palmette.events import Rung
-from palmette.memory.ladder import Ladder, first_piece
-from palmette.memory.oom import is_out_of_memory, reason_of
-from palmette.memory.reading import Reading
-from palmette.memory.verdict import gave_up, over_limit
+from palmette.events import OomRetry
+from palmette.memory.batch_limit import BatchLimit, next_item_count
+from palmette.memory.device import DeviceMemory, held_bytes, read_device
+from palmette.memory.meter import Meter
+from palmette.memory.oom import is_out_of_memory, out_of_memory_message, over_limit_message
+from palmette.memory.reclaim import LEAST_BYTES, reclaim
+from palmette.units import describe_error
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 RunPieces = Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], list[Any]]
-"""Works on all of a sequence piece by piece and returns what each piece gave, as `Guard.run` does."""
+"""Works on all items of a sequence, piece by piece, and returns one result for each piece, as `Guard.run` does."""
+
+ADVICE = "`palmette plan` names settings that fit"
 
 
 def run_whole(items: Sequence[Item], work: Callable[[Sequence[Item]], Result]) -> list[Result]:
-    """Work on all items in one piece: a run without a guard."""
+    """Work on all items in one piece, without an out-of-memory retry."""
     return [work(items)]
 
 
-class Guard:
-    """Remembers, from one call to the next, which sizes of a kind of work fit.
+@runtime_checkable
+class GivesUpCache(Protocol):
+    """A backend or a scorer whose KV cache can be freed when memory runs out."""
 
-    `reclaim` gives memory back and returns the bytes freed; `observe` reads what is held and free; `record` hears of
-    every rung. `spare` gives up what can be computed again and tells whether there was any: it is asked once the
-    smallest piece has failed, and after a yes all sizes are tried anew. With `limit_bytes` a piece is halved before it
-    is tried where so much is held already.
+    def give_up_cache(self) -> bool:
+        """Free the KV cache, which can be computed again; return whether it held any memory worth freeing."""
+
+
+class Guard:
+    """Runs one kind of work in pieces and remembers, from one call to the next, which sizes fit.
+
+    `reclaim` frees unused memory and returns the bytes freed. `observe` reads what is held and free. `record` is
+    called with every retry. `free_caches` frees caches that can be computed again and returns whether there were any;
+    it is called once the smallest piece has failed, and if it returns True, all sizes are tried again. With
+    `limit_bytes` a piece is halved before it is tried where the process already holds more than that.
     """
 
     def __init__(
@@ -38,20 +50,20 @@ class Guard:
         *,
         unit: str,
         reclaim: Callable[[], int],
-        observe: Callable[[], Reading],
-        record: Callable[[Rung], None] = lambda rung: None,
-        spare: Callable[[], bool] = lambda: False,
+        observe: Callable[[], DeviceMemory],
+        record: Callable[[OomRetry], None] = lambda retry: None,
+        free_caches: Callable[[], bool] = lambda: False,
         limit_bytes: int | None = None,
         planned_bytes: int | None = None,
         advice: str = "",
     ) -> None:
         self.name = name
-        self.ladder = Ladder()
+        self.batch_limit = BatchLimit()
         self._unit = unit
         self._reclaim = reclaim
         self._observe = observe
         self._record = record
-        self._spare = spare
+        self._free_caches = free_caches
         self._limit_bytes = limit_bytes
         self._planned_bytes = planned_bytes
         self._advice = advice
@@ -65,13 +77,14 @@ class Guard:
         group: Callable[[Item], Hashable] | None = None,
         restart: Callable[[], None] | None = None,
     ) -> list[Result]:
-        """Work on all items in order, piece by piece; return what each piece gave.
+        """Work on all items in order, piece by piece; return one result for each piece.
 
-        A piece that runs out of memory is tried again in halves, counted by `cost` (1 or more an item), with neighbors
-        of one `group` kept together as long as a piece holds several groups. Its work must leave nothing behind where
-        it fails; where it cannot promise that, `restart` undoes all pieces so far, and all items are worked on again.
+        A piece that runs out of memory is halved and tried again. Its size is the sum of its items' `cost`, each at
+        least 1. Neighbors of one `group` stay in one piece as long as the piece holds several groups. Work that fails
+        must change nothing; where that cannot be promised, `restart` has to undo all pieces so far, and all items are
+        worked on again.
 
-        Raises BudgetError where one item alone does not fit. Any other error passes untouched.
+        Raises BudgetError where one item alone does not fit. Any other error passes unchanged.
         """
         costs = [cost(item) for item in items]
         groups = [group(item) for item in items] if group else list(range(len(items)))
@@ -79,7 +92,7 @@ class Guard:
         start, tried = 0, list[int]()
         checked = self._limit_bytes is None
         while start < len(items):
-            count = first_piece(self.ladder, costs[start:], groups[start:])
+            count = next_item_count(self.batch_limit, costs[start:], groups[start:])
             size = sum(costs[start : start + count])
             failure: BaseException | None = None
             reason = "" if checked else self._over_limit()
@@ -89,64 +102,67 @@ class Guard:
                 except BaseException as error:
                     if not is_out_of_memory(error):
                         raise
-                    reason, failure = reason_of(error), error
+                    reason, failure = describe_error(error), error
                 if failure is not None:
-                    _let_go(failure)
+                    _drop_tracebacks(failure)
             if reason:
                 tried.append(size)
-                self._step_down(size, reason, failure, tried, is_smallest=count == 1)
-                checked = True  # The halved piece is tried: its size does not change what is held before it.
+                self._make_smaller(size, reason, failure, tried, is_smallest=count == 1)
+                checked = True  # What is held does not depend on the next piece's size: it is tried unchecked.
                 if failure is not None and restart is not None:
                     restart()
                     results, start = [], 0
                 continue
-            limit = self.ladder.limit
+            limit = self.batch_limit.limit
             full = limit is not None and (size >= limit or start + count < len(items))
-            self.ladder = self.ladder.after_success(size, full=full)
+            self.batch_limit = self.batch_limit.after_success(size, full=full)
             results.append(result)
             start, tried = start + count, []
             checked = self._limit_bytes is None
         return results
 
-    def _step_down(
+    def _make_smaller(
         self, size: int, reason: str, failure: BaseException | None, tried: Sequence[int], *, is_smallest: bool
     ) -> None:
+        """Free memory, lower the limit and record the retry; raise BudgetError where nothing smaller is left to try."""
         before = self._observe()
         freed = self._reclaim()
-        spared = is_smallest and self._spare()
-        freed += self._reclaim() if spared else 0
+        freed_caches = is_smallest and self._free_caches()
+        freed += self._reclaim() if freed_caches else 0
         after = self._observe()
-        self.ladder = Ladder() if spared else self.ladder.after_failure(size)
-        stuck = is_smallest and not spared
-        rung = Rung(
+        self.batch_limit = BatchLimit() if freed_caches else self.batch_limit.after_failure(size)
+        is_last = is_smallest and not freed_caches
+        retry = OomRetry(
             guard=self.name,
             unit=self._unit,
             tried=size,
-            limit=None if stuck else self.ladder.limit,
+            limit=None if is_last else self.batch_limit.limit,
             reason=reason,
             freed_bytes=freed,
             free_bytes_before=before.free_bytes,
             free_bytes_after=after.free_bytes,
             held_bytes=after.held_bytes,
-            spared=spared,
+            spared=freed_caches,
         )
-        self._record(rung)
-        if stuck:
-            told = gave_up(self.name, self._unit, tried, after, self._planned_bytes, self._limit_bytes, self._advice)
-            raise BudgetError(told) from failure
+        self._record(retry)
+        if is_last:
+            message = out_of_memory_message(
+                self.name, self._unit, tried, after, self._planned_bytes, self._limit_bytes, self._advice
+            )
+            raise BudgetError(message) from failure
 
     def _over_limit(self) -> str:
-        """Return why the next piece should be smaller, nothing where less than the limit is held."""
+        """Return how much is held where that is above the limit even after freeing memory, otherwise an empty text."""
         assert self._limit_bytes is not None
         if self._observe().held_bytes <= self._limit_bytes:
             return ""
         self._reclaim()
         held = self._observe().held_bytes
-        return over_limit(held, self._limit_bytes) if held > self._limit_bytes else ""
+        return over_limit_message(held, self._limit_bytes) if held > self._limit_bytes else ""
 
 
-def _let_go(error: BaseException) -> None:
-    """Drop the tracebacks of an error and of all behind it: their frames still hold the tensors that did not fit."""
+def _drop_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of its causes: their frames still hold the tensors that did not fit."""
     pending, seen = [error], set[int]()
     while pending:
         current = pending.pop()
@@ -156,5 +172,32 @@ def _let_go(error: BaseException) -> None:
         if current.__traceback__ is not None:
             traceback.clear_frames(current.__traceback__)
         current.__traceback__ = None
-        pending += [behind for behind in (current.__cause__, current.__context__) if behind is not None]
+        pending += [cause for cause in (current.__cause__, current.__context__) if cause is not None]
         current.__context__ = None
+
+
+def guard_with_meter(
+    meter: Meter,
+    name: str,
+    *,
+    unit: str,
+    reclaim_least: int = LEAST_BYTES,
+    free_caches: Callable[[], bool] = lambda: False,
+    limit_bytes: int | None = None,
+    planned_bytes: int | None = None,
+) -> Guard:
+    """Return a guard that reads the meter's device and records its retries with the meter.
+
+    It frees memory up to three times in a row, as long as each time frees at least `reclaim_least` bytes.
+    """
+    return Guard(
+        name,
+        unit=unit,
+        reclaim=lambda: reclaim(lambda: held_bytes(meter.device), least_bytes=reclaim_least).total_bytes,
+        observe=lambda: read_device(meter.device),
+        record=meter.record,
+        free_caches=free_caches,
+        limit_bytes=limit_bytes,
+        planned_bytes=planned_bytes,
+        advice=ADVICE,
+    )

@@ -1,36 +1,75 @@
-"""What a process holds while it runs, and its peak in every phase, sampled by a thread of its own."""
+"""What a process holds while it runs, sampled by a thread, and its peak in every phase."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import NamedTuple
 
-from palmette.events import Event, MemoryTimeline, PhasePeak, Reclaimed, Rung
+from palmette.events import Event, MemoryTimeline, OomRetry, PhasePeak, Reclaimed
+from palmette.memory.device import PeakBytes, held_bytes, read_device
 from palmette.memory.heap import heap_in_use
-from palmette.memory.observe import held_bytes, read_device
-from palmette.memory.peaks import PeakMark
 from palmette.memory.reclaim import LEAST_BYTES, reclaim
-from palmette.memory.samples import Sample, Samples
 
+MOST_SAMPLES = 512
 SAMPLE_SECONDS = 0.1
-_FIRST_TOLD = 10.0
-"""Seconds after which the timeline is written for the first time; then each time that doubles. A killed process loses
-half of its timeline at the most, and a run of a day writes 14 of them."""
+_FIRST_TIMELINE_SECONDS = 10.0
+"""The timeline is recorded after this many seconds, then after twice as many, and so on: a killed process loses at
+most half of its timeline, and a run of a day records 14 of them."""
+
+
+class HeldSample(NamedTuple):
+    """Bytes held at a moment, in seconds since the meter began, and the number of the phase at that moment."""
+
+    moment: float
+    held_bytes: int
+    phase: int | None
 
 
 @dataclass
-class _Open:
+class HeldSamples:
+    """Up to `most` samples. When there are more, of each two neighbors only the larger one is kept."""
+
+    most: int = MOST_SAMPLES
+    kept: list[HeldSample] = field(default_factory=list)
+    _per_kept: int = 1
+    """How many samples each kept one is the largest of."""
+    _pending: list[HeldSample] = field(default_factory=list)
+    """Samples added since the last one was kept."""
+
+    def add(self, sample: HeldSample) -> None:
+        """Add a sample; its moment must not be before the last one's."""
+        self._pending.append(sample)
+        if len(self._pending) < self._per_kept:
+            return
+        self.kept.append(_larger(self._pending))
+        self._pending = []
+        if len(self.kept) > self.most:
+            self.kept = [_larger(self.kept[start : start + 2]) for start in range(0, len(self.kept), 2)]
+            self._per_kept *= 2
+
+    def all(self) -> list[HeldSample]:
+        """Return the kept samples and the largest of the pending ones."""
+        return [*self.kept, *([_larger(self._pending)] if self._pending else [])]
+
+
+def _larger(samples: list[HeldSample]) -> HeldSample:
+    return max(samples, key=lambda sample: sample.held_bytes)
+
+
+@dataclass
+class _OpenPhase:
     name: str
     begun: float
     peak_bytes: int
 
 
 class Meter:
-    """Samples what a device holds from `with` to its end, and keeps the peak of each phase by its name.
+    """Samples what this process holds on a device inside a `with` block, and keeps the peak of each phase by its name.
 
-    What it has to tell waits until something records.
+    Events that come up outside `recording` wait for it.
     """
 
     def __init__(
@@ -43,18 +82,18 @@ class Meter:
     ) -> None:
         self.device = device
         self._record: Callable[[Event], None] | None = None
-        self._untold: list[Event] = []
+        self._unrecorded: list[Event] = []
         self._sample_seconds = sample_seconds
         self.planned_bytes = dict(planned_bytes or {})
         self.limit_bytes = limit_bytes
         self._began = round(time.time(), 3)
         self._zero = time.monotonic()
-        self._told = _FIRST_TOLD
-        self._mark = PeakMark(device)
-        self._samples = Samples()
-        self._open: list[_Open] = []
-        self._places: dict[str, int] = {}
-        self._done: dict[str, PhasePeak] = {}
+        self._next_timeline = _FIRST_TIMELINE_SECONDS
+        self._peak = PeakBytes(device)
+        self._samples = HeldSamples()
+        self._open: list[_OpenPhase] = []
+        self._phase_numbers: dict[str, int] = {}
+        self._closed: dict[str, PhasePeak] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="palmette-meter", daemon=True)
@@ -72,10 +111,10 @@ class Meter:
 
     @contextmanager
     def recording(self, record: Callable[[Event], None]) -> Iterator[None]:
-        """Let `record` hear the events of the block: a timeline now and then, one at the end, and what is told."""
+        """Call `record` with the events that waited, those of the block, and a timeline now and then and at the end."""
         self._record = record
-        while self._untold:
-            record(self._untold.pop(0))
+        while self._unrecorded:
+            record(self._unrecorded.pop(0))
         try:
             yield
         finally:
@@ -85,51 +124,51 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what is held inside the block to a phase. One may lie in another: a peak counts for all around it."""
-        self._fold()
+        """Keep the block's peak under a phase's name. Phases may be nested: a peak counts for the outer ones, too."""
+        self._read_peak()
         begun = self._moment()
         with self._lock:
-            self._places.setdefault(name, len(self._places))
-            self._open.append(_Open(name, begun, 0))
+            self._phase_numbers.setdefault(name, len(self._phase_numbers))
+            self._open.append(_OpenPhase(name, begun, 0))
         try:
             yield
         finally:
-            self._fold()
+            self._read_peak()
             with self._lock:
                 self._close(self._open.pop())
-            if self._record is not None and self._moment() >= self._told:
-                self._told *= 2
+            if self._record is not None and self._moment() >= self._next_timeline:
+                self._next_timeline *= 2
                 self._record(self.timeline())
 
     def reclaim(self, after: str, least_bytes: int = LEAST_BYTES) -> int:
-        """Give memory back after a phase; record and return what was really freed."""
+        """Free unused memory after a phase; record and return the bytes that were freed."""
         freed = reclaim(lambda: held_bytes(self.device), least_bytes=least_bytes)
-        self.tell(Reclaimed(after, freed.tries, freed.held_bytes, round(freed.seconds, 4)))
+        self.record(Reclaimed(after, freed.tries, freed.held_bytes, round(freed.seconds, 4)))
         return freed.total_bytes
 
-    def tell(self, event: Rung | Reclaimed) -> None:
-        """Record an event with the moment at which it happened, now or as soon as something records."""
+    def record(self, event: OomRetry | Reclaimed) -> None:
+        """Record an event with the present moment, at once or as soon as `recording` begins."""
         event = replace(event, began=self._began, moment=round(self._moment(), 3))
-        (self._record or self._untold.append)(event)
+        (self._record or self._unrecorded.append)(event)
 
     def timeline(self) -> MemoryTimeline:
-        """Return what was held so far."""
+        """Return the samples and the peaks of phases so far."""
         reading = read_device(self.device)
         with self._lock:
             samples = self._samples.all()
             open_now = [
-                _merged(self._done.get(phase.name), phase, self._moment(), self.planned_bytes.get(phase.name))
+                _with_earlier(self._closed.get(phase.name), phase, self._moment(), self.planned_bytes.get(phase.name))
                 for phase in self._open
             ]
-            peaks = {**self._done, **{peak.name: peak for peak in open_now}}
+            peaks = {**self._closed, **{peak.name: peak for peak in open_now}}
         return MemoryTimeline(
             device=self.device,
             began=self._began,
             total_bytes=reading.total_bytes,
             moments=tuple(round(sample.moment, 3) for sample in samples),
             held_bytes=tuple(sample.held_bytes for sample in samples),
-            places=tuple(sample.place for sample in samples),
-            phases=tuple(peaks[name] for name in self._places),
+            places=tuple(sample.phase for sample in samples),
+            phases=tuple(peaks[name] for name in self._phase_numbers),
             limit_bytes=self.limit_bytes,
             used_bytes=heap_in_use() if self.device == "cpu" else reading.used_bytes,
         )
@@ -142,26 +181,27 @@ class Meter:
             self._sample()
 
     def _sample(self) -> None:
-        held = held_bytes(self.device)
+        sample_bytes = held_bytes(self.device)
         with self._lock:
             for phase in self._open:
-                phase.peak_bytes = max(phase.peak_bytes, held)
-            place = self._places[self._open[-1].name] if self._open else None
-            self._samples.add(Sample(self._moment(), held, place))
+                phase.peak_bytes = max(phase.peak_bytes, sample_bytes)
+            number = self._phase_numbers[self._open[-1].name] if self._open else None
+            self._samples.add(HeldSample(self._moment(), sample_bytes, number))
 
-    def _fold(self) -> None:
-        """Take the device's own peak into all open phases."""
-        peak = self._mark.take()
+    def _read_peak(self) -> None:
+        """Count the device's peak since the last call in all open phases."""
+        peak = self._peak.read_and_reset()
         with self._lock:
             for phase in self._open:
                 phase.peak_bytes = max(phase.peak_bytes, peak)
 
-    def _close(self, phase: _Open) -> None:
+    def _close(self, phase: _OpenPhase) -> None:
         planned = self.planned_bytes.get(phase.name)
-        self._done[phase.name] = _merged(self._done.get(phase.name), phase, self._moment(), planned)
+        self._closed[phase.name] = _with_earlier(self._closed.get(phase.name), phase, self._moment(), planned)
 
 
-def _merged(before: PhasePeak | None, phase: _Open, now: float, planned_bytes: int | None) -> PhasePeak:
+def _with_earlier(before: PhasePeak | None, phase: _OpenPhase, now: float, planned_bytes: int | None) -> PhasePeak:
+    """Return a phase's peak and seconds, together with those of the earlier times that it ran."""
     times, seconds, peak = (before.times, before.seconds, before.peak_bytes) if before else (0, 0.0, 0)
     spent = round(seconds + now - phase.begun, 3)
     return PhasePeak(phase.name, times + 1, spent, max(peak, phase.peak_bytes), planned_bytes)

@@ -1,6 +1,6 @@
-"""A frozen model whose layers are fetched one by one for a forward pass, the next while one computes, then let go.
+"""Layer-by-layer offload of a frozen model: each layer is loaded before it computes, and unloaded afterwards.
 
-Where they come from is a mover's business: pages of the model's own file, or copies in host memory.
+While one layer computes, the next is loaded: from pages of the model's own file, or from copies in host memory.
 """
 
 from collections.abc import Iterator
@@ -13,46 +13,49 @@ from torch import nn
 from palmette.errors import BackendError
 
 
-class Mover(Protocol):
-    """Brings the weights of a layer to where it computes, and takes them away."""
+class LayerLoader(Protocol):
+    """Loads the weights of a layer to where it computes, and unloads them."""
 
-    def begin(self, layer: nn.Module) -> None:
-        """Start to bring a layer; called in a thread of its own."""
+    def start(self, layer: nn.Module) -> None:
+        """Start to load a layer; called in a thread of its own."""
 
-    def finish(self, layer: nn.Module) -> None:
-        """Return once the layer can compute; called after `begin` has returned."""
+    def wait(self, layer: nn.Module) -> None:
+        """Return once the layer can compute; called after `start` has returned."""
 
-    def drop(self, layer: nn.Module) -> None:
-        """Free what the layer held here. It can be brought again."""
+    def unload(self, layer: nn.Module) -> None:
+        """Free the memory of a layer's weights. The layer can be loaded again."""
 
 
 @contextmanager
-def streamed(model: Any, mover: Mover) -> Iterator[None]:
-    """Hold at most two layers of a causal language model while it runs inside; outside none.
+def streamed(model: Any, loader: LayerLoader) -> Iterator[None]:
+    """Let a causal language model run inside the block with at most two of its layers loaded; afterwards none is.
 
-    The model's own code runs, in its own order, so its outputs are those of a model held whole. It must be frozen.
+    The model's own code runs, so that its outputs are the same as with all layers loaded. The model must be frozen.
     """
     layers = layers_of(model)
     if any(weight.requires_grad for layer in layers for weight in layer.parameters()):
-        raise BackendError("cannot stream a model that is trained: its weights would be lost. Freeze it first")
+        raise BackendError(
+            "cannot stream a model that is being trained: its weights would be lost. "
+            "Freeze it first, with requires_grad_(False)"
+        )
     following = dict(zip(layers, [*layers[1:], None], strict=True))
-    coming: dict[nn.Module, Future[None]] = {}
+    loading: dict[nn.Module, Future[None]] = {}
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="palmette-layers") as thread:
 
-        def fetch(layer: nn.Module | None) -> None:
-            if layer is not None and layer not in coming:
-                coming[layer] = thread.submit(mover.begin, layer)
+        def start(layer: nn.Module | None) -> None:
+            if layer is not None and layer not in loading:
+                loading[layer] = thread.submit(loader.start, layer)
 
         def before(layer: nn.Module, *_: Any) -> None:
-            fetch(layer)
-            coming[layer].result()
-            mover.finish(layer)
-            fetch(following[layer])
+            start(layer)
+            loading[layer].result()
+            loader.wait(layer)
+            start(following[layer])
 
         def after(layer: nn.Module, *_: Any) -> None:
-            del coming[layer]
-            mover.drop(layer)
+            del loading[layer]
+            loader.unload(layer)
 
         hooks = [layer.register_forward_pre_hook(before) for layer in layers]
         hooks += [layer.register_forward_hook(after) for layer in layers]
@@ -61,14 +64,14 @@ def streamed(model: Any, mover: Mover) -> Iterator[None]:
         finally:
             for hook in hooks:
                 hook.remove()
-            for future in coming.values():  # A pass that raised has left some on their way.
+            for future in loading.values():  # After a forward pass that raised, layers may still be loading.
                 future.exception()
-            for part in (*layers, *_ends_of(model)):
-                mover.drop(part)
+            for part in (*layers, *_embeddings_of(model)):
+                loader.unload(part)
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """Return a decoder's layers in their order; raise BackendError where they are not in one list."""
+    """Return a decoder's layers in order. Raises BackendError where they are not in one ModuleList."""
     count = model.config.get_text_config().num_hidden_layers
     for part in model.modules():
         if isinstance(part, nn.ModuleList) and len(part) == count:
@@ -76,6 +79,6 @@ def layers_of(model: Any) -> list[nn.Module]:
     raise BackendError(f"cannot stream a {model.config.model_type}: its {count} layers are not in one list")
 
 
-def _ends_of(model: Any) -> list[nn.Module]:
-    ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    return [end for end in ends if end is not None]
+def _embeddings_of(model: Any) -> list[nn.Module]:
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    return [module for module in embeddings if module is not None]

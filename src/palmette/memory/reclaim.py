@@ -1,4 +1,4 @@
-"""Gives memory back between phases: collects garbage, empties the device's cache, returns the heap's free pages."""
+"""Frees unused memory between phases: Python's garbage, the GPU allocator's cache, free pages of the C heap."""
 
 import gc
 import sys
@@ -15,7 +15,7 @@ MOST_TRIES = 3
 
 @dataclass(frozen=True)
 class Freed:
-    """What each try really freed, in bytes; below zero where something else grew meanwhile."""
+    """The bytes that each try freed; negative where something else grew meanwhile."""
 
     tries: tuple[int, ...]
     held_bytes: int
@@ -23,22 +23,23 @@ class Freed:
 
     @property
     def total_bytes(self) -> int:
-        """Return what all tries freed together."""
+        """The bytes that all tries freed together."""
         return sum(self.tries)
 
 
 def reclaim(
-    held: Callable[[], int], sweep: Callable[[], None] | None = None, *, least_bytes: int = LEAST_BYTES
+    held_bytes: Callable[[], int], free: Callable[[], None] | None = None, *, least_bytes: int = LEAST_BYTES
 ) -> Freed:
-    """Sweep up to three times, and stop after a try that frees less than `least_bytes`.
+    """Free unused memory up to three times; stop after a try that frees less than `least_bytes`.
 
-    A second try pays where objects freed by the first held others: finalizers, caches of a library.
+    `held_bytes` returns what the process holds, `free` frees memory and is `free_unused` by default. A second try
+    helps where objects freed by the first kept others alive: finalizers, caches of a library.
     """
     begun = time.monotonic()
-    before, tries = held(), list[int]()
+    before, tries = held_bytes(), list[int]()
     while len(tries) < MOST_TRIES:
-        (sweep or sweep_all)()
-        now = held()
+        (free or free_unused)()
+        now = held_bytes()
         tries.append(before - now)
         before = now
         if tries[-1] < least_bytes:
@@ -46,8 +47,8 @@ def reclaim(
     return Freed(tuple(tries), before, time.monotonic() - begun)
 
 
-def sweep_all() -> None:
-    """Collect garbage, then hand free memory back: the GPU's where torch uses one, and the C heap's."""
+def free_unused() -> None:
+    """Collect garbage, then return free memory to the system: the GPU's where torch uses one, and the C heap's."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():

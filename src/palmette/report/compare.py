@@ -2,27 +2,28 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from palmette.config import Config, check_config
-from palmette.events import FILE_NAME, read_events
+from palmette.config import recorded_config
+from palmette.event_log import FILE_NAME, read_events
 from palmette.report.grid import Curves, Row, rows, setting
 from palmette.report.held import held_story
 from palmette.report.story import question_story
 from palmette.report.table import accuracy_values, summary_values
 from palmette.search.curve import Point, curve, doublings
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay, replay
 from palmette.search.summary import Summary, summarize
+from palmette.settings import Config
 
 MOST_QUESTIONS = 200
 MOST_BYTES = 20_000_000
 """Trees of all runs together, as JSON."""
 
-RefereeOf = Callable[[Config], Referee]
+RejudgeOf = Callable[[Config], Rejudge]
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class Comparison:
     curves: Curves
 
 
-def compare(folders: Sequence[Path], referee_of: RefereeOf) -> Comparison:
+def compare(folders: Sequence[Path], rejudge_of: RejudgeOf) -> Comparison:
     """Read every run once. Best-of-N comes from the widest best_of_n runs among those that may be compared."""
     stories: list[dict[str, Any]] = []
     summaries: list[Summary] = []
     widest: dict[str, list[_Run]] = {}
     for folder in folders:
-        one = _read(folder, referee_of)
+        one = _read(folder, rejudge_of)
         stories.append(_story(one, MOST_BYTES // len(folders)))
         summaries.append(one.summary)
         if one.config.search.strategy == "best_of_n":
@@ -55,16 +56,17 @@ class _Run:
     config: Config
     summary: Summary
     told: list[Replay]
-    referee: Referee
+    rejudge: Rejudge
     held: list[dict[str, Any]]
 
 
-def _read(folder: Path, referee_of: RefereeOf) -> _Run:
+def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
     events = list(read_events(folder))
     summary = summarize(events)
-    config = check_config(summary.config, {}, str(folder / FILE_NAME))
+    config = recorded_config(summary.config, str(folder / FILE_NAME), imports=False)
+    summary = replace(summary, config=config.model_dump(mode="json"))
     told = [one for one in replay(events).values() if one.finished]
-    return _Run(folder, config, summary, told, referee_of(config), held_story(events))
+    return _Run(folder, config, summary, told, rejudge_of(config), held_story(events))
 
 
 def _keep_widest(kept: list[_Run], one: _Run) -> None:
@@ -77,12 +79,12 @@ def _keep_widest(kept: list[_Run], one: _Run) -> None:
 
 def _curve(runs: Sequence[_Run]) -> list[Point]:
     """Return no point where the task has changed since: what cannot be judged again has no accuracy."""
-    if not all(run.referee.knows(one) for run in runs for one in run.told):
+    if not all(run.rejudge.knows(one) for run in runs for one in run.told):
         return []
     first = runs[0]
     told = chain.from_iterable(run.told for run in runs)
     search = first.config.search
-    return curve(told, first.referee, search.fold, search.vote, doublings(search.width))
+    return curve(told, first.rejudge, search.aggregate, search.vote, doublings(search.width))
 
 
 def _story(one: _Run, most_bytes: int) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def _fitting(one: _Run, most_bytes: int) -> Iterator[dict[str, Any]]:
     """Yield the first questions as long as they fit."""
     spent = 0
     for question in one.told[:MOST_QUESTIONS]:
-        story = question_story(question, one.config.search, one.referee)
+        story = question_story(question, one.config.search, one.rejudge)
         spent += len(json.dumps(story))
         if spent > most_bytes:
             return

@@ -93,9 +93,9 @@ function showWave() {
 function showNode() {
   const { story, tree, run } = explorer, node = view.picked;
   byId("node-name").textContent = node === 0 ? "Prompt" : `Node ${node}`;
-  const told = [fate(tree, view.now, node)], folded = foldedScore(tree, node, run.config.search.fold);
+  const told = [fate(tree, view.now, node)], aggregated = aggregatedScore(tree, node, run.config.search.aggregate);
   if (node) told.push(`wave ${tree.column[node]}`);
-  if (folded !== null) told.push(`path score ${share(folded)} (${run.config.search.fold})`);
+  if (aggregated !== null) told.push(`path score ${share(aggregated)} (${run.config.search.aggregate})`);
   if (tree.cluster[node] >= 0) told.push(`cluster ${letter(tree.cluster[node])}`);
   const ballot = tree.answers.get(node);
   if (tree.end[node] && tree.end[node] !== STOPPED) told.push(ballot ? `answer ${ballot.answer}, ${outcomeText(story.outcomes[ballot.candidate])}` : "no answer");

@@ -2,7 +2,7 @@
 const DROPPED = 1, ENDED = 2, LIVE = 3;  // What a node is after a wave; 0 before it has grown.
 const RIGHT = 4, WRONG = 5, STOPPED = 6, UNJUDGED = 7;  // How a leaf ended.
 
-const FOLDS = {
+const AGGREGATES = {
   last: (scores) => scores[scores.length - 1],
   min: (scores) => Math.min(...scores),
   mean: (scores) => scores.reduce((sum, score) => sum + score, 0) / scores.length,
@@ -74,9 +74,9 @@ function pathTo(tree, node) {
   return path.reverse();
 }
 
-function foldedScore(tree, node, fold) {
+function aggregatedScore(tree, node, aggregate) {
   const scores = pathTo(tree, node).slice(1).map((step) => tree.story.scores[step - 1]).filter((score) => score !== null);
-  return scores.length ? FOLDS[fold](scores) : null;
+  return scores.length ? AGGREGATES[aggregate](scores) : null;
 }
 
 // The next node up (-1) or down (1) in the same wave.

@@ -29,7 +29,7 @@ CAPTION = (
 )
 _PARTS = ("search", "task", "policy", "reward", "embedder")
 _CELL = ("strategy", "width")
-_SHARED = ("depth", "step_tokens", "total_tokens", "fold", "vote")
+_SHARED = ("depth", "step_tokens", "total_tokens", "aggregate", "vote")
 Curves = Mapping[str, Sequence[Point]]
 """Best-of-N at every smaller N, by what its runs share with others (`setting`)."""
 
@@ -92,7 +92,7 @@ def _names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def setting(config: Mapping[str, Any]) -> str:
-    """Return what runs must share for best_of_n to be a fair measure: task, models, limits, fold and vote."""
+    """Return what runs must share for best_of_n to be a fair measure: task, models, limits, aggregate and vote."""
     search = {key: value for key, value in config["search"].items() if key in _SHARED}
     return json.dumps([search, *(config.get(part) for part in ("task", "policy", "reward"))], sort_keys=True)
 

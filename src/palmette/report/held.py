@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from palmette.events import Event, MemoryTimeline, Reclaimed, Rung
+from palmette.events import Event, MemoryTimeline, OomRetry, Reclaimed
 
 MOST_MARKS = 500
 
@@ -14,19 +14,19 @@ def held_story(events: Iterable[Event]) -> list[dict[str, Any]]:
     Rungs and reclaims whose process left no timeline are left out.
     """
     last: dict[tuple[float, str], MemoryTimeline] = {}
-    rungs: dict[float, list[Rung]] = {}
+    retries: dict[float, list[OomRetry]] = {}
     reclaimed: dict[float, list[Reclaimed]] = {}
     for event in events:
         if isinstance(event, MemoryTimeline):
             last[event.began, event.device] = event
-        elif isinstance(event, Rung):
-            rungs.setdefault(event.began, []).append(event)
+        elif isinstance(event, OomRetry):
+            retries.setdefault(event.began, []).append(event)
         elif isinstance(event, Reclaimed):
             reclaimed.setdefault(event.began, []).append(event)
-    return [_entry(one, rungs.get(one.began, []), reclaimed.get(one.began, [])) for one in last.values()]
+    return [_entry(one, retries.get(one.began, []), reclaimed.get(one.began, [])) for one in last.values()]
 
 
-def _entry(one: MemoryTimeline, rungs: list[Rung], reclaimed: list[Reclaimed]) -> dict[str, Any]:
+def _entry(one: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Reclaimed]) -> dict[str, Any]:
     # A damaged or foreign file may not agree with itself: what has no partner is not drawn.
     count = min(len(one.moments), len(one.held_bytes), len(one.places))
     known = range(len(one.phases))
@@ -48,21 +48,21 @@ def _entry(one: MemoryTimeline, rungs: list[Rung], reclaimed: list[Reclaimed]) -
             }
             for phase in one.phases
         ],
-        "rungs": [
+        "retries": [
             {
-                "moment": rung.moment,
-                "held": rung.held_bytes,
-                "free": rung.free_bytes_after,
-                "guard": rung.guard,
-                "unit": rung.unit,
-                "tried": rung.tried,
-                "limit": rung.limit,
-                "spared": rung.spared,
-                "reason": rung.reason,
+                "moment": retry.moment,
+                "held": retry.held_bytes,
+                "free": retry.free_bytes_after,
+                "guard": retry.guard,
+                "unit": retry.unit,
+                "tried": retry.tried,
+                "limit": retry.limit,
+                "spared": retry.spared,
+                "reason": retry.reason,
             }
-            for rung in rungs[:MOST_MARKS]
+            for retry in retries[:MOST_MARKS]
         ],
-        "rungs_left_out": max(0, len(rungs) - MOST_MARKS),
+        "retries_left_out": max(0, len(retries) - MOST_MARKS),
         "reclaimed": [
             {"moment": one.moment, "held": one.held_bytes, "after": one.after, "freed": sum(one.freed_bytes)}
             for one in reclaimed[:MOST_MARKS]

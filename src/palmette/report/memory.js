@@ -1,4 +1,4 @@
-// What a run's processes held over time: phases shaded, planned lines drawn in, a mark for every rung.
+// What a run's processes held over time: phases shaded, planned lines drawn in, a mark for every retry.
 function bytesText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0, size = bytes;
@@ -8,10 +8,10 @@ function bytesText(bytes) {
 
 const secondsText = (value) => (value < 120 ? `${Number(value.toPrecision(3))} s` : `${(value / 60).toFixed(1)} min`);
 
-function rungText(rung) {
-  const units = (number) => plural(number, rung.unit);
-  const next = rung.spared ? "caches were given up, any size is tried again" : rung.limit === null ? "the work ended here" : `then at most ${count(rung.limit)}`;
-  return `${secondsText(rung.moment)}: ${rung.guard} of ${units(rung.tried)} did not fit, ${next}; ${bytesText(rung.free)} free. ${rung.reason}`;
+function retryText(retry) {
+  const units = (number) => plural(number, retry.unit);
+  const next = retry.spared ? "caches were given up, any size is tried again" : retry.limit === null ? "the work ended here" : `then at most ${count(retry.limit)}`;
+  return `${secondsText(retry.moment)}: ${retry.guard} of ${units(retry.tried)} did not fit, ${next}; ${bytesText(retry.free)} free. ${retry.reason}`;
 }
 
 // Stretches of neighboring samples in the same phase, from the middle before the first to the middle after the last.
@@ -29,7 +29,7 @@ function stretches({ moments, places }) {
 function heldFigure(entry, name) {
   const figure = element("figure"), wide = Math.max(300, byId("memory-plots").clientWidth), high = wide < 500 ? 240 : 280;
   const box = { left: 62, right: wide - 12, top: 12, bottom: high - 40 };
-  const until = Math.max(1e-3, ...entry.moments, ...entry.rungs.map((rung) => rung.moment));
+  const until = Math.max(1e-3, ...entry.moments, ...entry.retries.map((retry) => retry.moment));
   const peak = Math.max(1, ...entry.held, ...entry.phases.map((phase) => phase.peak)), planned = entry.phases.map((phase) => phase.planned ?? 0);
   const most = Math.max(peak, ...planned, entry.limit && entry.limit < 1.5 * peak ? entry.limit : 0) * 1.06;
   const x = (moment) => box.left + (moment / until) * (box.right - box.left), y = (bytes) => box.bottom - (bytes / most) * (box.bottom - box.top);
@@ -66,9 +66,9 @@ function heldFigure(entry, name) {
     const widest = spans.reduce((best, one) => (one.to - one.from > best.to - best.from ? one : best)), text = `planned ${phase.name} ${bytesText(phase.planned)}`;
     if (x(widest.to) - x(widest.from) > text.length * 6.6) label(phase.planned, x(widest.from) + 4, "start", color, text);  // The table has it too.
   });
-  const said = element("output", entry.rungs.length ? "Point at a mark, or move to it with the tab key, for what did not fit." : "");
-  for (const rung of entry.rungs) {
-    const text = rungText(rung), at = x(rung.moment), top = y(Math.min(rung.held, most)) - 10;
+  const said = element("output", entry.retries.length ? "Point at a mark, or move to it with the tab key, for what did not fit." : "");
+  for (const retry of entry.retries) {
+    const text = retryText(retry), at = x(retry.moment), top = y(Math.min(retry.held, most)) - 10;
     const mark = drawing("g", { class: "point", tabindex: 0, role: "img", "aria-label": text });
     mark.append(drawing("circle", { class: "ring", cx: at, cy: top, r: 10, fill: "transparent", stroke: "none" }));
     mark.append(drawing("path", { d: `M${at} ${top + 6}L${at + 5.5} ${top - 4}H${at - 5.5}z`, fill: "var(--bad)", stroke: "var(--paper)", "stroke-width": 1 }));
@@ -101,8 +101,8 @@ function showMemory(place) {
     return block;
   });
   byId("memory-plots").replaceChildren(...figures);
-  const rungs = memory.reduce((sum, entry) => sum + entry.rungs.length + entry.rungs_left_out, 0);
+  const retries = memory.reduce((sum, entry) => sum + entry.retries.length + entry.retries_left_out, 0);
   byId("memory-note").textContent = `${runs.length > 1 ? `${runLabel(runs[place])}. ` : ""}`
-    + `${rungs ? `${plural(rungs, "piece")} of work did not fit and ran again smaller (triangles); answers do not change by it. ` : "Nothing ran out of memory. "}`
+    + `${retries ? `${plural(retries, "piece")} of work did not fit and ran again smaller (triangles); answers do not change by it. ` : "Nothing ran out of memory. "}`
     + "A phase inside another one has its own color; the peak of the outer one counts both.";
 }

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from palmette.errors import RunError
-from palmette.memory.lines import DevicePlan, Phase, Plan
+from palmette.planner.lines import DevicePlan, Phase, Plan
 from palmette.units import format_bytes
 
 _COLORS = {
@@ -57,7 +57,7 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
     left = float(_LEFT)
     for line in sorted(phase.lines, key=lambda line: list(_COLORS).index(line.kind)):
         width = line.bytes * scale
-        told = f"{line.holder}: {format_bytes(line.bytes)}, {line.known}" + (f" ({line.note})" if line.note else "")
+        told = f"{line.holder}: {format_bytes(line.bytes)}, {line.basis}" + (f" ({line.note})" if line.note else "")
         parts.append(
             f'<rect x="{left:.2f}" y="{top}" width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}" '
             f'fill="{_COLORS[line.kind]}"><title>{escape(told)}</title></rect>'
@@ -75,7 +75,7 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
 
 
 def plan_page(plan: Plan) -> str:
-    """Return a whole page: the bars, the rules that fired, the start commands."""
+    """Return a whole page: the bars, the rules that applied, the start commands."""
     rules = "".join(
         f"<li><b>{escape(rule.id)}</b>: {escape(f'{rule.decision}, because {rule.reason} ({rule.source})')}</li>"
         for rule in plan.rules
@@ -95,6 +95,21 @@ def plan_page(plan: Plan) -> str:
         f"<style>{_STYLE}</style></head><body><main><h1>Memory plan of {what}: {verdict}</h1>"
         f"{plan_section(plan)}{remarks}<h2>Rules</h2><ul>{rules}</ul>{commands}</main></body></html>\n"
     )
+
+
+def plan_picture(plan: Plan) -> str:
+    """Return the bars for notebooks; its styles reach nothing around it, nothing in it can run."""
+    rules = (
+        "{background:#fbfaf7;color:#1c231f;font:14px/1.5 system-ui,sans-serif;padding:12px 18px;border-radius:7px}",
+        " h2{font-size:1.05rem;margin:14px 0 0}", " p{color:#5f6862;margin:0}", " svg{max-width:100%;height:auto}",
+        " text{font:12px system-ui,sans-serif;fill:#1c231f}", " .soft{fill:#5f6862}", " .in{fill:#fff}",
+        " .key{display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:6px 0;list-style:none;font-size:13px}",
+        " .key i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}",
+    )  # fmt: skip
+    style = "".join(f".palmette-plan{rule}" for rule in rules)
+    what = f"Memory plan of {'a search' if plan.mode == 'search' else 'training'}: "
+    verdict = "fits" if plan.fits else "does not fit"
+    return f'<div class="palmette-plan"><style>{style}</style><b>{what}{verdict}</b>{plan_section(plan)}</div>'
 
 
 def write_plan_page(plan: Plan, path: Path) -> Path:

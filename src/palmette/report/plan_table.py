@@ -5,12 +5,12 @@ from typing import Any
 
 from rich.table import Table
 
-from palmette.memory.lines import DevicePlan, Line, Phase, Plan
+from palmette.planner.lines import DevicePlan, Line, Phase, Plan
 from palmette.report.table import plain_table
 from palmette.units import format_bytes
 
-_HOLDER, _PHASE, _KNOWN, _NOTE = 24, 11, 10, 26
-"""The least columns of a terminal for a holder, a phase, how a number is known, and a readable note."""
+_HOLDER, _PHASE, _BASIS, _NOTE = 24, 11, 10, 26
+"""The least columns of a terminal for a holder, a phase, the basis of a number, and a readable note."""
 
 
 def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
@@ -19,12 +19,12 @@ def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
     What the bytes are made of is told beside them, or below where a terminal of so many columns has no room for it.
     """
     for device in plan.devices:
-        yield _device_table(device, columns - _HOLDER - _KNOWN - _PHASE * len(device.phases) >= _NOTE)
+        yield _device_table(device, columns - _HOLDER - _BASIS - _PHASE * len(device.phases) >= _NOTE)
 
 
 def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
     table = plain_table("holder", *(phase.name for phase in plan.phases))
-    table.add_column("known by", justify="left", no_wrap=True)
+    table.add_column("basis", justify="left", no_wrap=True)
     if with_notes:
         table.add_column("made of", justify="left")
     roles = ", ".join(plan.roles) or "host"
@@ -33,7 +33,7 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
         f"{plan.device}: {roles}. Peak {format_bytes(peak.bytes)} in {peak.name}, most of it {peak.largest.holder}"
     )
     for holder, line in holders(plan).items():
-        _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.known, line.note)
+        _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.basis, line.note)
     if not with_notes:
         told = [f"{holder}: {line.note}" for holder, line in holders(plan).items() if line.note]
         table.caption, table.caption_justify = "; ".join(told), "left"
@@ -53,10 +53,10 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
 
 
 def _row(
-    table: Table, holder: str, cells: list[str], known: str = "", note: str = "", style: str | None = None
+    table: Table, holder: str, cells: list[str], basis: str = "", note: str = "", style: str | None = None
 ) -> None:
     """Add a row; the note only where the table has a column for it."""
-    values = [holder, *cells, known, note]
+    values = [holder, *cells, basis, note]
     table.add_row(*values[: len(table.columns)], style=style)
 
 
@@ -77,7 +77,7 @@ def _cell(phase: Phase, holder: str) -> str:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the rules that fired, the start commands of a plan that fits in their order, and remarks."""
+    """Yield the rules that applied, the start commands of a plan that fits in their order, and remarks."""
     if plan.rules:
         yield "rules"
     for rule in plan.rules:
@@ -127,7 +127,7 @@ def _device_values(plan: DevicePlan) -> dict[str, Any]:
                         "kind": line.kind,
                         "bytes": line.bytes,
                         "needed_bytes": line.needed_bytes,
-                        "known": line.known,
+                        "basis": line.basis,
                         "note": line.note,
                     }
                     for line in phase.lines

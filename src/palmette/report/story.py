@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from palmette.config import SearchSettings
 from palmette.events import WaveDone
-from palmette.search.referee import Referee
+from palmette.search.answer import Ballot
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
+from palmette.settings import SearchSettings
 
 
-def question_story(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+def question_story(one: Replay, settings: SearchSettings, rejudge: Rejudge) -> dict[str, Any]:
     """Return a finished question as JSON values. Lists named for nodes leave out node 0, the prompt."""
     assert one.finished is not None
     nodes = one.tree.nodes[1:]
@@ -27,7 +28,7 @@ def question_story(one: Replay, settings: SearchSettings, referee: Referee) -> d
         "waves": [_wave(one, wave) for wave in one.waves],
         "choices": {vote: [choice.answer, choice.outcome] for vote, choice in one.finished.choices.items()},
         "generated_tokens": one.finished.generated_tokens,
-        **_votes(one, settings, referee),
+        **_votes(one, settings, rejudge),
     }
 
 
@@ -54,23 +55,23 @@ def _wave(one: Replay, wave: WaveDone) -> dict[str, Any]:
     }
 
 
-def _votes(one: Replay, settings: SearchSettings, referee: Referee) -> dict[str, Any]:
+def _votes(one: Replay, settings: SearchSettings, rejudge: Rejudge) -> dict[str, Any]:
     """Return a ballot as leaf, answer, weight and candidate; a candidate as its answer's outcome.
 
     Where the question is gone that is what the run recorded of elected answers, None for others.
     """
-    cast = referee.ballots(one, settings.fold)
-    candidates: dict[str, str] = {}
+    cast = rejudge.ballots(one, settings.aggregate)
+    candidates: dict[str, Ballot] = {}
     for ballot in cast:
-        candidates.setdefault(ballot.canonical, ballot.answer)
+        candidates.setdefault(ballot.canonical, ballot)
     places = {canonical: place for place, canonical in enumerate(candidates)}
     assert one.finished is not None
     recorded = {choice.answer: choice.outcome for choice in one.finished.choices.values()}
-    judged = referee.knows(one)
+    judged = rejudge.knows(one)
     return {
         "ballots": [[ballot.leaf, ballot.answer, ballot.score, places[ballot.canonical]] for ballot in cast],
         "outcomes": [
-            referee.outcome(one, answer) if judged else recorded.get(answer) for answer in candidates.values()
+            rejudge.outcome(one, ballot) if judged else recorded.get(ballot.answer) for ballot in candidates.values()
         ],
     }
 

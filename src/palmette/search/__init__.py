@@ -1,1 +1,1 @@
-"""Strategies as pure functions, with one loop that serves them all."""
+"""Tree search: one loop for all strategies, then votes, results, summaries and replays."""

@@ -1,30 +1,33 @@
-"""Folds step scores into one number and votes on the answers of a tree's finished leaves."""
+"""Aggregates the step scores of a path into one number; votes on the answers of a tree's finished leaves."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from palmette.config import Fold, Vote
+from palmette.settings import Aggregate, Vote
 from palmette.tree import Tree
 
 
-def fold(scores: Sequence[float], how: Fold) -> float:
-    """Return one score for a path; a path without scores counts 1, so that votes without a scorer are equal."""
+def aggregate_scores(scores: Sequence[float], aggregate: Aggregate) -> float:
+    """Return one score for a path from the scores of its steps, first step first.
+
+    Without scores the result is 1.0, so that every leaf has the same weight in a vote when no scorer runs.
+    """
     if not scores:
         return 1.0
-    if how == "last":
+    if aggregate == "last":
         return scores[-1]
-    if how == "min":
+    if aggregate == "min":
         return min(scores)
-    if how == "mean":
+    if aggregate == "mean":
         return sum(scores) / len(scores)
     return math.prod(scores)
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """One finished leaf: its answer as written, its canonical form, its folded score."""
+    """The vote of one finished leaf: its answer as written and in canonical form, its path's aggregated score."""
 
     leaf: int
     answer: str
@@ -33,28 +36,35 @@ class Ballot:
 
 
 def ballots(
-    tree: Tree, how: Fold, extract: Callable[[str], str | None], canonical: Callable[[str], str]
+    tree: Tree, aggregate: Aggregate, extract: Callable[[str], str | None], canonical: Callable[[str], str]
 ) -> list[Ballot]:
-    """Read the answer of every finished leaf; a leaf without one casts no ballot."""
-    cast = []
+    """Return one ballot for each finished leaf from which `extract` reads an answer, oldest leaf first.
+
+    Answers with the same `canonical` form count as the same answer in a vote.
+    """
+    found = []
     for node in tree.nodes:
         answer = extract(tree.solution(node.id)) if node.finished else None
         if answer is not None:
-            cast.append(Ballot(node.id, answer, canonical(answer), fold(tree.scores(node.id), how)))
-    return cast
+            found.append(Ballot(node.id, answer, canonical(answer), aggregate_scores(tree.scores(node.id), aggregate)))
+    return found
 
 
-def elect(cast: Sequence[Ballot], vote: Vote) -> str | None:
-    """Return the elected answer as its oldest voter wrote it, None without ballots. Ties go to the older leaf."""
-    if not cast:
+def elect(votes: Sequence[Ballot], vote: Vote) -> Ballot | None:
+    """Return the ballot that wins, or None without ballots. Ties go to the answer or leaf that comes first.
+
+    `best` takes the ballot with the highest score. `majority` counts ballots per canonical answer, `weighted` sums
+    their scores; both return the first ballot for the answer that wins.
+    """
+    if not votes:
         return None
     if vote == "best":
-        return max(cast, key=lambda ballot: (ballot.score, -ballot.leaf)).answer
+        return max(votes, key=lambda ballot: (ballot.score, -ballot.leaf))
     weights: dict[str, float] = {}
-    for ballot in cast:
+    for ballot in votes:
         weights[ballot.canonical] = weights.get(ballot.canonical, 0.0) + (1.0 if vote == "majority" else ballot.score)
     winner = max(weights, key=lambda answer: weights[answer])
-    return next(ballot.answer for ballot in cast if ballot.canonical == winner)
+    return next(ballot for ballot in votes if ballot.canonical == winner)
 
 
 VOTES: tuple[Vote, ...] = get_args(Vote)

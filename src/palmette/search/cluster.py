@@ -1,15 +1,15 @@
-"""Groups texts that say the same, by the angles between their embeddings.
+"""Clusters texts of equal meaning by the cosine distance of their embeddings.
 
-As published: average linkage on cosine distance, cut at 0.05. Two additions, for embedders that are not perfect:
-texts that are equal share a cluster whatever their vectors are, and a zero vector, which has no angle, is at
-distance 1 from all texts but its equals.
+As published for ETS: average linkage on cosine distance, cut at 0.05. Two additions make it safe with any embedder:
+equal texts always share a cluster, even if their vectors differ, and a zero vector, for which cosine is undefined, has
+distance 1 to every text that is not equal to its own.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.errors import BackendError
-from palmette.score.embedder import Embedder
+from palmette.score.scorer import Embedder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 CUT = 0.05
 
 Clusterer = Callable[[Sequence[Sequence[str]]], list[list[int]]]
-"""Labels for the texts of each group, alike for texts of one group that say the same."""
+"""Takes groups of texts. Returns one label for each text; texts of the same group with the same label are a cluster."""
 
 
 def by_meaning(embedder: Embedder, cut: float = CUT) -> Clusterer:
-    """Return a clusterer that embeds all texts of all groups in one call, each distinct text once."""
+    """Return a clusterer that embeds the texts of all groups in one call to `embedder`, each distinct text once.
+
+    Clusters never span two groups. `cut` is the cosine distance below which clusters are joined.
+    """
 
     def cluster(groups: Sequence[Sequence[str]]) -> list[list[int]]:
-        # Texts that are all alike need no vectors.
+        # A group whose texts are all equal is one cluster: no vectors needed.
         distinct = list(dict.fromkeys(text for group in groups if len(set(group)) > 1 for text in group))
         places = {text: place for place, text in enumerate(distinct)}
         table = checked(distinct, embedder.embed(distinct) if distinct else [], embedder.name)
@@ -38,7 +41,10 @@ def by_meaning(embedder: Embedder, cut: float = CUT) -> Clusterer:
 
 
 def labels(texts: Sequence[str], vectors: "NDArray[np.float64]", cut: float = CUT) -> list[int]:
-    """Return one label for each text, numbered from 0 by first appearance, from one finite vector for each."""
+    """Return one cluster label for each text, numbered from 0 in order of first appearance.
+
+    `vectors` holds one row of finite numbers for each text.
+    """
     from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]
     from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
 
@@ -49,9 +55,10 @@ def labels(texts: Sequence[str], vectors: "NDArray[np.float64]", cut: float = CU
 
 
 def checked(texts: Sequence[str], vectors: "ArrayLike", embedder: str) -> "NDArray[np.float64]":
-    """Return vectors as a table, one row a text.
+    """Return the vectors as an array with one row for each text.
 
-    Raises BackendError, which names the `embedder`, for vectors that are not numbers or do not match the texts.
+    Raises BackendError, which names the `embedder`, if there is not one vector for each text, or if a vector holds NaN
+    or infinity.
     """
     import numpy as np
 
@@ -61,22 +68,22 @@ def checked(texts: Sequence[str], vectors: "ArrayLike", embedder: str) -> "NDArr
     if table.ndim != 2 or len(table) != len(texts) or not table.shape[1]:
         raise BackendError(
             f"embedder {embedder} returned vectors of shape {table.shape} for {len(texts)} texts, not one vector "
-            "for each; use another embedder, or lambda_diversity 0 to search without one"
+            "for each text; use another embedder, or lambda_diversity 0 to search without one"
         )
     wrong = np.flatnonzero(~np.isfinite(table).all(axis=1))
     if len(wrong):
         raise BackendError(
-            f"embedder {embedder} returned NaN or infinity for {len(wrong)} of {len(texts)} texts, the first being "
+            f"embedder {embedder} returned NaN or infinity for {len(wrong)} of {len(texts)} texts, the first is "
             f"{texts[wrong[0]][:60]!r}; use another embedder, or lambda_diversity 0 to search without one"
         )
     return table
 
 
 def _distances(texts: Sequence[str], table: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return 1 - cosine for every pair, 0 for equal texts."""
+    """Return the matrix of 1 - cosine for every pair of texts, with exactly 0 for equal texts."""
     import numpy as np
 
-    # Scaled by the largest entry first: the square of 1e200 is infinite, that of 1e-200 is zero.
+    # Divide by the largest entry before squaring: the square of 1e200 is infinite, that of 1e-200 is zero.
     largest = np.abs(table).max(axis=1, keepdims=True)
     scaled = table / np.where(largest > 0, largest, 1)
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
@@ -84,12 +91,13 @@ def _distances(texts: Sequence[str], table: "NDArray[np.float64]") -> "NDArray[n
     distances: NDArray[np.float64] = np.clip(1 - units @ units.T, 0, 2)
     first: dict[str, int] = {}
     same = np.array([first.setdefault(text, place) for place, text in enumerate(texts)])
-    # Equal texts take the first one's row: their own may differ in the last bits.
+    # Equal texts use the vector of the first of them: vectors of equal texts may differ in the last bits.
     distances = distances[np.ix_(same, same)]
     distances[same[:, None] == same[None, :]] = 0
     return distances
 
 
 def _by_appearance(names: Sequence[int]) -> list[int]:
+    """Renumber labels from 0 in the order in which they first appear."""
     numbers: dict[int, int] = {}
     return [numbers.setdefault(name, len(numbers)) for name in names]

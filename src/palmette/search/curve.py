@@ -1,24 +1,24 @@
-"""Best-of-N at every smaller N, from the trees of one best_of_n run: nothing is generated."""
+"""Computes the accuracy of best-of-N for every smaller N from the trees of a best_of_n run; generates nothing."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from palmette.config import Fold, Vote
 from palmette.search.answer import elect
-from palmette.search.referee import Referee
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
+from palmette.settings import Aggregate, Vote
 from palmette.tree import Tree
 
 _BEYOND = 0.02
-"""How far past the ends a cost still counts as theirs: runs of one width differ by about a percent in their tokens."""
+"""A cost up to 2% beyond the ends of the curve counts as the end: runs of one width differ by about 1% in tokens."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Best-of-`branches` over some questions; tokens are means per question."""
+    """Best-of-N with N = `branches`; tokens are means per question."""
 
     branches: int
     accuracy: Accuracy
@@ -31,32 +31,36 @@ def doublings(most: int) -> tuple[int, ...]:
     return (*(2**power for power in range((most - 1).bit_length())), most)
 
 
-def curve(told: Iterable[Replay], referee: Referee, how: Fold, vote: Vote, counts: Sequence[int]) -> list[Point]:
-    """Answer every finished question with the first n of its branches only, for each n of `counts`.
+def curve(
+    replays: Iterable[Replay], rejudge: Rejudge, aggregate: Aggregate, vote: Vote, counts: Sequence[int]
+) -> list[Point]:
+    """Vote again on each finished question with its first n branches only; return one point for each n of `counts`.
 
-    Branches of best_of_n never meet and never compete, so its first n are what a run of width n draws, metered as the
-    loop would meter them: in each wave the tokens, each once, on the paths of the nodes which that wave added.
+    The branches of best_of_n are sampled independently, so the first n of them are what a run of width n generates.
+    KV tokens are counted as the loop counts them: in each wave, every node on the paths of the nodes added counts once.
+    Without finished questions there are no points. Raises RunError if a question is no longer in the task.
     """
     tallies = [_Tally() for _ in counts]
-    for one in told:
-        if one.finished is None:
+    for replayed in replays:
+        if replayed.finished is None:
             continue
-        branch = _branches(one.tree)
-        cast = referee.ballots(one, how)
+        branch = _branches(replayed.tree)
+        votes = rejudge.ballots(replayed, aggregate)
         for count, tally in zip(counts, tallies, strict=True):
-            answer = elect([ballot for ballot in cast if branch[ballot.leaf] < count], vote)
+            elected = elect([ballot for ballot in votes if branch[ballot.leaf] < count], vote)
             tally.questions += 1
-            tally.correct += referee.outcome(one, answer) == "correct"
-            nodes = [node for node in one.tree.nodes[1:] if branch[node.id] < count]
+            tally.correct += rejudge.outcome(replayed, elected) == "correct"
+            nodes = [node for node in replayed.tree.nodes[1:] if branch[node.id] < count]
             tally.generated_tokens += sum(len(node.tokens) for node in nodes)
-            tally.kv_tokens.append(_mean_kv_tokens(one, branch, count))
+            tally.kv_tokens.append(_mean_kv_tokens(replayed, branch, count))
     return [tally.point(count) for count, tally in zip(counts, tallies, strict=True) if tally.questions]
 
 
 def at_tokens(points: Sequence[Point], generated_tokens: float) -> float | None:
-    """Return the accuracy at a cost, linear in the logarithm of tokens between two points.
+    """Return the accuracy of best-of-N at so many generated tokens per question, None outside the curve's range.
 
-    None beyond the ends by more than 2%; less than that, it is the end's own accuracy.
+    Between two points it is interpolated, linear in the logarithm of the tokens. Up to 2% beyond the first or last
+    point it is that point's accuracy.
     """
     if not points or not 0 < points[0].generated_tokens * (1 - _BEYOND) <= generated_tokens:
         return None
@@ -77,13 +81,13 @@ class _Tally:
 
     def point(self, count: int) -> Point:
         accuracy = Accuracy(self.correct, self.questions, {})
-        # fsum: questions finish in another order after a resume, and the mean must not show it.
+        # fsum: a resumed run finishes its questions in another order, which must not change the mean.
         kv_tokens = math.fsum(self.kv_tokens) / self.questions
         return Point(count, accuracy, self.generated_tokens / self.questions, kv_tokens)
 
 
 def _branches(tree: Tree) -> list[int]:
-    """Return for each node which child of the prompt it descends from, counted from 0; the prompt has 0 too."""
+    """Return for each node which child of the prompt it descends from, counted from 0; for the prompt itself 0."""
     branch, known = [0], 0
     for node in tree.nodes[1:]:
         assert node.parent is not None
@@ -95,8 +99,8 @@ def _branches(tree: Tree) -> list[int]:
     return branch
 
 
-def _mean_kv_tokens(one: Replay, branch: Sequence[int], count: int) -> float:
-    """Return the mean over those waves that grow one of the first `count` branches; 0 where there is none."""
-    added = ([node.id for node in wave.nodes if branch[node.id] < count] for wave in one.waves)
-    held = [one.tree.unique_tokens(leaves) for leaves in added if leaves]
-    return sum(held) / len(held) if held else 0.0
+def _mean_kv_tokens(replayed: Replay, branch: Sequence[int], count: int) -> float:
+    """Return the mean over the waves that added to one of the first `count` branches; 0 without such a wave."""
+    added = ([node.id for node in wave.nodes if branch[node.id] < count] for wave in replayed.waves)
+    kv_tokens = [replayed.tree.unique_tokens(leaves) for leaves in added if leaves]
+    return sum(kv_tokens) / len(kv_tokens) if kv_tokens else 0.0

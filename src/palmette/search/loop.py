@@ -1,26 +1,30 @@
-"""The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
+"""The search loop: in each wave it expands, scores, allocates children and releases, for many questions at once."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from numbers import Integral
+from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
-from palmette.config import Fold
 from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
-from palmette.search.answer import fold
+from palmette.search.answer import aggregate_scores
 from palmette.search.cluster import Clusterer
-from palmette.search.strategy import Allocation, Frontier, Strategy
+from palmette.settings import Aggregate
+from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path.
+    """Limits of the search of one question, and how many questions are searched at once (`questions_in_flight`).
 
-    `room` is the number of KV tokens that one question's tree may hold, None without a limit.
+    A branch is stopped after `depth` steps or `total_tokens` generated tokens; a step is cut after `step_tokens`
+    tokens. A step ends with the text `step_end`, a solution with the model's end token or the text `stop`. `room` is
+    the number of KV tokens that the tree of one question may hold, None without a limit.
     """
 
     width: int
@@ -29,49 +33,53 @@ class Limits:
     total_tokens: int
     questions_in_flight: int
     room: int | None = None
+    step_end: str = "\n"
+    stop: str | None = None
 
 
 @dataclass
 class Growth:
-    """One question while its tree grows. `grants` are the children to grow in the next wave."""
+    """The state of one question during the search. `grants` is how many children each leaf gets in the next wave.
+
+    `kv_tokens` and `separate_kv_tokens` have one entry for each wave: the tokens on the paths of the steps it added,
+    with each node counted once, and with every path counted in full.
+    """
 
     question: Question
     tree: Tree
-    grants: Allocation
+    grants: Children
     wave: int = 0
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
+    cached: set[int] = field(default_factory=set)
+    """Nodes whose KV cache the backend keeps: expanded and not released yet."""
     clusters: dict[int, int] = field(default_factory=dict)
-    """Labels that the last allocation saw; empty where nothing was grouped."""
+    """Cluster labels of the leaves of the last frontier; empty if they were not clustered."""
     out_of_room: bool = False
-    """Whether the tree ended because not one more token fit its room."""
+    """Whether the search ended because the tree had no room for another token."""
     ended: list[int] = field(default_factory=list)
     """Leaves that were not pruned: finished, or stopped by a limit."""
 
     def finished(self) -> list[Node]:
-        """Return the leaves that ended their solution."""
+        """Return the finished leaves, whose solution is complete."""
         return [node for node in self.tree.nodes if node.finished]
 
 
 class Observer:
-    """What the loop tells while it runs; a subclass overrides what it wants to hear."""
+    """Callbacks of the loop; each does nothing unless a subclass overrides it."""
 
     def started(self, growth: Growth) -> None:
-        """Hear that a question's prompt stands."""
+        """Called after the tree of a question was created, before its first wave."""
 
     def wave_grown(self, growing: Sequence[Growth]) -> None:
-        """Hear that all questions in flight have grown by a wave: the moment at which most is held."""
+        """Called after a wave was expanded and scored for all questions in flight, when most KV tokens are held."""
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
-        """Hear that a wave is scored and the next children are granted."""
-
-    def finished(self, growth: Growth) -> None:
-        """Hear that a tree will not grow any more."""
+        """Called for each question after its next children were granted; `added` are the steps of this wave."""
 
 
 def node_seed(seed: int, question: str, node: int) -> int:
-    """Return the seed that belongs to a node: the same whatever runs beside it."""
+    """Return the sampling seed of a node. It depends on the run's seed, the question and the node id alone."""
     digest = hashlib.blake2b(f"{seed}\0{question}\0{node}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -84,35 +92,48 @@ def search(
     limits: Limits,
     *,
     seed: int,
-    how: Fold,
+    aggregate: Aggregate,
     observer: Observer,
     clusterer: Clusterer | None = None,
-) -> None:
-    """Grow a tree for every question; a new question starts as soon as another has finished."""
+) -> Generator[Growth, None, None]:
+    """Search every question; yield the state of each one when its tree does not grow any more.
+
+    Up to `limits.questions_in_flight` questions are searched at once; when one ends, the next one starts. Every wave is
+    one call of `backend.expand` and one of `scorer.score` for all of them. However the loop ends, all nodes are
+    released. Raises ConfigError for an empty prompt and for a strategy that breaks its contract, BackendError for a
+    score outside [0, 1], and what backend, scorer and strategy raise.
+    """
     waiting = iter(questions)
     growing: list[Growth] = []
-    while True:
-        for question in islice(waiting, limits.questions_in_flight - len(growing)):
-            growth = _start(question, backend, strategy, limits)
-            observer.started(growth)
-            growing.append(growth)
-        if not growing:
-            return
-        added = _expand(growing, backend, limits, seed)
-        if scorer is not None:
-            _score(growing, added, scorer)
-        observer.wave_grown(growing)
-        frontiers = [_frontier(growth, nodes, limits, how) for growth, nodes in zip(growing, added, strict=True)]
-        if clusterer is not None:
-            _cluster(growing, frontiers, clusterer)
-        for growth, frontier, nodes in zip(growing, frontiers, added, strict=True):
-            _allocate(growth, frontier, strategy, limits)
-            _release(growth, backend)
-            observer.wave_done(growth, nodes)
-            growth.wave += 1
-            if not growth.grants:
-                observer.finished(growth)
-        growing = [growth for growth in growing if growth.grants]
+    try:
+        while True:
+            for question in islice(waiting, limits.questions_in_flight - len(growing)):
+                growth = _start(question, backend, strategy, limits)
+                growing.append(growth)
+                observer.started(growth)
+            if not growing:
+                return
+            added = _expand(growing, backend, limits, seed)
+            if scorer is not None:
+                _score(growing, added, scorer)
+            observer.wave_grown(growing)
+            frontiers = [
+                _frontier(growth, nodes, limits, aggregate) for growth, nodes in zip(growing, added, strict=True)
+            ]
+            if clusterer is not None:
+                _cluster(growing, frontiers, clusterer)
+            for growth, frontier, nodes in zip(growing, frontiers, added, strict=True):
+                _allocate(growth, frontier, strategy, limits)
+                _release(growth, backend)
+                observer.wave_done(growth, nodes)
+                growth.wave += 1
+                if not growth.grants:
+                    yield growth
+            growing = [growth for growth in growing if growth.grants]
+    finally:
+        for growth in growing:
+            if growth.cached:
+                backend.release(growth.question.id, sorted(growth.cached))
 
 
 def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
@@ -120,23 +141,27 @@ def _start(question: Question, backend: Backend, strategy: Strategy, limits: Lim
     if not prompt:
         raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
     tree = Tree(prompt)
-    grants = strategy(Frontier(tree, (0,), (1.0,)), limits.width, limits.room)
-    return Growth(question, tree, grants, held={0})
+    frontier = Frontier(tree, (0,), (1.0,))
+    grants = _granted(strategy, frontier, limits.width, limits.room)
+    tree.nodes[0].state = "kept"
+    return Growth(question, tree, grants, cached={0})
 
 
 def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: int) -> list[list[Node]]:
-    """Grow all granted children of all questions in one call and hang them into their trees."""
+    """Generate all granted children of all questions in one call, add them to the trees, return them by question."""
     expansions: list[Expansion] = []
     for growth in growing:
-        next_id = len(growth.tree.nodes)
+        name, next_id = growth.question.id, len(growth.tree.nodes)
         longest = _longest_step(growth, limits)
         for parent, count in growth.grants.items():
             prefix = growth.tree.path_tokens(parent)
             spent = len(prefix) - len(growth.tree.prompt_tokens)
-            room = min(longest, limits.total_tokens - spent)
+            most_tokens = min(longest, limits.total_tokens - spent)
             for _ in range(count):
-                own_seed = node_seed(seed, growth.question.id, next_id)
-                expansions.append(Expansion(growth.question.id, parent, prefix, own_seed, room, next_id))
+                child_seed = node_seed(seed, name, next_id)
+                expansions.append(
+                    Expansion(name, parent, prefix, child_seed, most_tokens, next_id, limits.step_end, limits.stop)
+                )
                 next_id += 1
     grown = backend.expand(expansions)
     if len(grown) != len(expansions):
@@ -147,13 +172,14 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
         nodes = []
         for parent, count in growth.grants.items():
             for step in islice(steps, count):
+                growth.tree.temperature = step.temperature
                 nodes.append(
                     growth.tree.add(parent, step.tokens, step.text, step.logprobs, finished=step.finish == "end")
                 )
         leaves = [node.id for node in nodes]
         growth.kv_tokens.append(growth.tree.unique_tokens(leaves))
         growth.separate_kv_tokens.append(growth.tree.separate_tokens(leaves))
-        growth.held.update(leaves)
+        growth.cached.update(leaves)
         added.append(nodes)
     return added
 
@@ -166,7 +192,7 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
             candidates.append(Candidate(growth.question.messages, steps, node.finished))
             nodes.append(node)
     for node, score in zip(nodes, scorer.score(candidates), strict=True):
-        if not 0 <= score <= 1:  # NaN is neither.
+        if not 0 <= score <= 1:  # Also true for NaN.
             raise BackendError(
                 f"the reward model scored a step {score}, and scores lie in 0 to 1: its weights are damaged, or it "
                 f"is no reward model. The step: {node.text[:60]!r}"
@@ -175,15 +201,18 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
 
 
 def _longest_step(growth: Growth, limits: Limits) -> int:
-    """Return how long a step may be, so that all steps of the wave together stay within the room."""
-    if limits.room is None:
+    """Return the most tokens a step of the next wave may have, so that all of its steps fit into the room."""
+    if limits.room is None or not growth.grants:
         return limits.step_tokens
     free = limits.room - growth.tree.unique_tokens(growth.grants)
     return min(limits.step_tokens, free // sum(growth.grants.values()))
 
 
-def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Fold) -> Frontier | None:
-    """Return the leaves that may go on, None where every branch has ended or the finished leaves fill the width."""
+def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: Aggregate) -> Frontier | None:
+    """Return the open leaves with their aggregated scores, None if no leaf is open.
+
+    Also sets the state of the added nodes; an open leaf counts as pruned until `_allocate` grants it children.
+    """
     tree = growth.tree
     prompt = len(tree.prompt_tokens)
     open_leaves = tuple(
@@ -193,14 +222,16 @@ def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, how: Fold) 
         and node.depth < limits.depth
         and len(tree.path_tokens(node.id)) - prompt < limits.total_tokens
     )
+    for node in added:
+        node.state = "finished" if node.finished else "pruned" if node.id in open_leaves else "stopped"
     growth.ended += [node.id for node in added if node.id not in open_leaves]
-    if not open_leaves or limits.width <= len(growth.finished()):
+    if not open_leaves:
         return None
-    return Frontier(tree, open_leaves, tuple(fold(tree.scores(leaf), how) for leaf in open_leaves))
+    return Frontier(tree, open_leaves, tuple(aggregate_scores(tree.scores(leaf), aggregate) for leaf in open_leaves))
 
 
 def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], clusterer: Clusterer) -> None:
-    """Group the last steps of every frontier that has a choice, in one call for all questions."""
+    """Cluster the last steps of every frontier with two or more leaves, in one call for all questions."""
     asked = {
         place: frontier for place, frontier in enumerate(frontiers) if frontier is not None and len(frontier.leaves) > 1
     }
@@ -209,24 +240,53 @@ def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], cluste
         growth.clusters = {}
     for (place, frontier), labels in zip(asked.items(), clusterer(texts) if texts else [], strict=True):
         growing[place].clusters = dict(zip(frontier.leaves, labels, strict=True))
+        for leaf, label in growing[place].clusters.items():
+            frontier.tree.nodes[leaf].cluster = label
         frontiers[place] = replace(frontier, clusters=growing[place].clusters)
 
 
 def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, limits: Limits) -> None:
-    """Grant the next children; a tree that gets none ends where it stands."""
+    """Ask the strategy for the next children; if it grants none, the open leaves are stopped and the tree ends."""
     if frontier is None:
         growth.grants = {}
         return
-    growth.grants = strategy(frontier, limits.width - len(growth.finished()), limits.room)
+    width = limits.width - len(growth.finished())
+    growth.grants = _granted(strategy, frontier, width, limits.room)
+    for leaf in growth.grants:
+        growth.tree.nodes[leaf].state = "kept"
     if not growth.grants:
         growth.ended += frontier.leaves
+        for leaf in frontier.leaves:
+            growth.tree.nodes[leaf].state = "stopped"
         growth.out_of_room = limits.room is not None
 
 
+def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
+    """Return the children that the strategy grants, without zeros. Raises ConfigError if they break its contract."""
+    children: Any = strategy.allocate(frontier, width, room)  # A strategy of the user may return anything.
+    if not isinstance(children, Mapping):
+        raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
+    leaves = set(frontier.leaves)
+    for leaf, count in children.items():
+        if leaf not in leaves:
+            raise ConfigError(
+                f"strategy {strategy.name} gave children to node {leaf!r}, which is not one of the open leaves"
+            )
+        if not isinstance(count, Integral) or count < 0:
+            raise ConfigError(f"strategy {strategy.name} gave {count!r} children to node {leaf}: give whole numbers")
+    granted = {leaf: int(count) for leaf, count in children.items() if count}
+    if sum(granted.values()) > width:
+        raise ConfigError(
+            f"strategy {strategy.name} gave {sum(granted.values())} children where the width has {width} left: "
+            f"allocate returns numbers that sum to at most the width it is given"
+        )
+    return granted
+
+
 def _release(growth: Growth, backend: Backend) -> None:
-    """Give back every node that no granted branch runs through."""
+    """Release the KV cache of every node that is not on the path of a leaf with granted children."""
     needed = {step.id for parent in growth.grants for step in growth.tree.path(parent)}
-    gone = sorted(growth.held - needed)
+    gone = sorted(growth.cached - needed)
     if gone:
         backend.release(growth.question.id, gone)
-    growth.held &= needed
+    growth.cached &= needed

@@ -1,16 +1,16 @@
-"""Trees rebuilt from a run's events."""
+"""Rebuilds the trees of a run from its events."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from palmette.errors import RunError
 from palmette.events import Event, QuestionFinished, QuestionStarted, WaveDone
-from palmette.tree import Tree
+from palmette.tree import Node, Tree
 
 
 @dataclass
 class Replay:
-    """One question as its events tell it; `finished` is None while it has not ended."""
+    """One question rebuilt from its events. `finished` is None if the run was stopped before the question ended."""
 
     started: QuestionStarted
     tree: Tree
@@ -19,29 +19,60 @@ class Replay:
 
 
 def replay(events: Iterable[Event]) -> dict[str, Replay]:
-    """Return every question by its id, each in its last attempt. The prompt's tokens are counted, not known."""
-    told: dict[str, Replay] = {}
+    """Return every question by its id. If a question was started more than once, only the last attempt is kept.
+
+    Runs of earlier versions recorded how many tokens the prompt has, but not which: those trees get token id 0 for
+    each. Raises RunError for events that contradict each other.
+    """
+    replays: dict[str, Replay] = {}
     for event in events:
         if isinstance(event, QuestionStarted):
-            told[event.question] = Replay(event, Tree((0,) * event.prompt_tokens))
+            ids = event.prompt_token_ids
+            replays[event.question] = Replay(event, Tree(ids if ids else (0,) * event.prompt_tokens))
         elif isinstance(event, WaveDone):
-            one = _known(told, event.question)
-            _grow(one.tree, event)
-            one.waves.append(event)
+            question = _started(replays, event.question)
+            _add_wave(question.tree, event)
+            question.waves.append(event)
         elif isinstance(event, QuestionFinished):
-            _known(told, event.question).finished = event
-    return told
+            question = _started(replays, event.question)
+            question.finished = event
+            _add_verdicts(question.tree, event)
+    return replays
 
 
-def _known(told: dict[str, Replay], question: str) -> Replay:
-    if question not in told:
-        raise RunError(f"the run's events speak of question {question!r} before they start it")
-    return told[question]
+def _started(replays: dict[str, Replay], question: str) -> Replay:
+    if question not in replays:
+        raise RunError(f"the run's events are damaged: they mention question {question!r} before they start it")
+    return replays[question]
 
 
-def _grow(tree: Tree, wave: WaveDone) -> None:
+def _add_wave(tree: Tree, wave: WaveDone) -> None:
     for node in wave.nodes:
         if node.id != len(tree.nodes) or not 0 <= node.parent < node.id or tree.nodes[node.parent].finished:
-            raise RunError(f"the run's events have a gap: node {node.id} of question {wave.question!r} has no place")
+            raise RunError(
+                f"the run's events are damaged: node {node.id} of question {wave.question!r} does not follow from the "
+                "nodes before it"
+            )
         grown = tree.add(node.parent, node.tokens, node.text, node.logprobs, finished=node.finished)
         grown.score = node.score
+        grown.state = "finished" if node.finished else "pruned"
+        tree.nodes[node.parent].state = "kept"
+    tree.temperature = wave.temperature
+    for leaf, label in wave.clusters.items():
+        _node(tree, leaf, wave.question).cluster = label
+    for parent in wave.children:
+        _node(tree, parent, wave.question).state = "kept"
+
+
+def _add_verdicts(tree: Tree, event: QuestionFinished) -> None:
+    for judged in event.leaves:
+        node = _node(tree, judged.leaf, event.question)
+        node.outcome, node.reward = judged.outcome, judged.reward
+        if not node.finished:
+            node.state = "stopped"
+
+
+def _node(tree: Tree, node: int, question: str) -> Node:
+    if not 0 <= node < len(tree.nodes):
+        raise RunError(f"the run's events are damaged: question {question!r} has no node {node}")
+    return tree.nodes[node]

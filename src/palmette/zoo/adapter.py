@@ -1,19 +1,25 @@
-"""A PEFT adapter put on the base model it was trained for."""
+"""PEFT adapters: loaded onto the base model they were trained for, or swapped without loading it again."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from palmette.errors import BackendError, ConfigError
+from palmette.units import count_of
 from palmette.zoo.folder import check_weights, read_json
-from palmette.zoo.foreign import told_as
+from palmette.zoo.foreign import as_backend_error, quiet
 
 
-def put_on(model: Any, adapter: str, *, base_names: list[str], device: str) -> Any:
-    """Return the model wearing the adapter, frozen; every tensor of the adapter has found its place.
+def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str) -> Any:
+    """Return the model with the adapter, frozen; every tensor of the adapter is used and none is missing.
 
-    `base_names` are the names the base model goes by, the one the user wrote first; the adapter's own record of its
-    base must end like one of them. Raise ConfigError when there is no adapter, BackendError when it does not fit.
+    `base_names` are the names of the base model, first the one that the user wrote; the base model that the adapter's
+    config records must end like one of them. Raises ConfigError where there is no adapter, BackendError where it does
+    not fit.
     """
     try:
         from peft import PeftModel
@@ -26,18 +32,18 @@ def put_on(model: Any, adapter: str, *, base_names: list[str], device: str) -> A
     check_weights(folder, stem="adapter_model")
     misfit = f"adapter {folder} does not fit {base_names[0]}"
     options: dict[str, Any] = {"is_trainable": False, "torch_device": device, "autocast_adapter_dtype": False}
-    with told_as(misfit):
-        worn: Any = PeftModel.from_pretrained(model, str(folder), **options)
-        # Loading again is the only way to hear of tensors without a place: from_pretrained drops them in silence.
-        result = worn.load_adapter(str(folder), "default", **options)
-    for keys, trouble in ((result.unexpected_keys, "the model has no place for"), (result.missing_keys, "it lacks")):
+    with as_backend_error(misfit):
+        adapted: Any = PeftModel.from_pretrained(model, str(folder), **options)
+        # Only loading it again reports tensors that the model does not have: from_pretrained drops them silently.
+        result = adapted.load_adapter(str(folder), "default", **options)
+    for keys, problem in ((result.unexpected_keys, "the model does not have"), (result.missing_keys, "it lacks")):
         if keys:
-            raise BackendError(f"{misfit}: {trouble} {len(keys)} tensors, such as {sorted(keys)[0]}")
-    return worn
+            raise BackendError(f"{misfit}: {problem} {count_of(len(keys), 'tensor')}, such as {sorted(keys)[0]}")
+    return adapted
 
 
 def _check_base(folder: Path, base_names: list[str]) -> None:
-    """Compare last parts only: the same model lies at another path on another machine."""
+    """Raise BackendError where the adapter records another base model; only the last part of its path is compared."""
     recorded = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     if not isinstance(recorded, str) or not recorded:
         return
@@ -47,3 +53,51 @@ def _check_base(folder: Path, base_names: list[str]) -> None:
             f"adapter {folder} was trained on '{recorded}', not on '{base_names[0]}'. If these are the same weights, "
             f"set base_model_name_or_path in its adapter_config.json to '{base_names[0]}'"
         )
+
+
+def swap_adapter(model: Any, adapter: str | None) -> Any:
+    """Return the model with this adapter, frozen, in place of the one it has; None removes it.
+
+    The base model's weights stay where they are. Raises as `load_adapter` does, and BackendError where the present
+    adapter cannot be removed.
+    """
+    with quiet():
+        base = _without_adapter(model)
+        if adapter is None:
+            return base
+        name = base.name_or_path or base.config.model_type
+        return load_adapter(base, adapter, base_names=[name], device=str(base.device)).eval()
+
+
+def _without_adapter(model: Any) -> Any:
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise BackendError("the model's adapters were loaded by its own load_adapter: swap them by its own methods")
+    if not hasattr(model, "get_base_model"):
+        return model
+    if any(getattr(module, "merged_adapters", None) for module in model.modules()):
+        raise BackendError("the model's adapter is merged into its weights: call unmerge_adapter first")
+    if not hasattr(model, "unload"):
+        raise BackendError("the model's adapter is of a kind that cannot be removed: load the model again")
+    return model.unload()
+
+
+@contextmanager
+def undone_on_error(model: nn.Module) -> Iterator[None]:
+    """Restore every module's attributes where the block raises. Values written into tensors are not restored."""
+    before = [
+        (module, {key: _shallow_copy(value) for key, value in vars(module).items()}) for module in model.modules()
+    ]
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+        raise
+
+
+def _shallow_copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, dict | list | set) else value

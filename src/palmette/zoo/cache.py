@@ -1,9 +1,9 @@
 """A cache of model folders that are whole or absent.
 
-A folder is built beside its place and renamed into it, under a lock that dies with its holder; a manifest written last
-holds every file's size with its CRC. All of it is read on each use: 540 MB take 0.15 s, where SHA-256 takes 0.35 s on
-a CPU with SHA instructions or 1.3 s on one without. A CRC finds accidents, not forgers; a forger could edit the
-manifest too.
+A folder is built under another name and then renamed, under a file lock that ends with its process. A manifest, written
+last, holds every file's size and CRC. Both are checked on each use: 540 MB take 0.15 s, where SHA-256 takes 0.35 s on a
+CPU with SHA instructions or 1.3 s on one without. A CRC finds damage, not tampering: whoever tampers with a file could
+edit the manifest, too.
 """
 
 import errno
@@ -31,20 +31,22 @@ def cache_root() -> Path:
     if chosen:
         return Path(chosen).expanduser().absolute()
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification tells readers to ignore a relative path.
+    # By the XDG specification a relative path is ignored.
     return (Path(shared) if os.path.isabs(shared) else Path("~/.cache").expanduser()) / "palmette"
 
 
-def tell(line: str) -> None:
-    """Print one line to the terminal, away from what a command prints as its result."""
+def print_status(line: str) -> None:
+    """Print one line to stderr, apart from what a command prints as its result."""
     print(line, file=sys.stderr, flush=True)
 
 
-def ensure(name: str, key: str, build: Callable[[Path], None], *, needed_bytes: int = 0, say: Say = tell) -> Path:
-    """Return the folder `name` of the cache, whole and made for `key`; call `build` on an empty folder if it is not.
+def ensure(
+    name: str, key: str, build: Callable[[Path], None], *, needed_bytes: int = 0, say: Say = print_status
+) -> Path:
+    """Return the cache's folder `name`, whole and built for `key`; if it is not, call `build` with an empty folder.
 
-    Of several processes one builds while the others wait. A build that raises or is killed leaves nothing visible.
-    Raise ConfigError when the cache cannot hold the folder.
+    Of several processes one builds while the others wait. A build that raises or is killed leaves no folder `name`.
+    Raises ConfigError where the cache cannot hold the folder.
     """
     root = cache_root()
     folder = root / name
@@ -58,26 +60,26 @@ def ensure(name: str, key: str, build: Callable[[Path], None], *, needed_bytes: 
             fault = find_fault(folder, key)  # Another process may have built it while this one waited.
             if fault is not None:
                 if folder.exists():
-                    say(f"{folder} cannot be used: {fault}; making it again")
+                    say(f"{folder} cannot be used: {fault}; building it again")
                 _replace(folder, key, build, needed_bytes)
         return folder
     except OSError as error:
         raise ConfigError(
             f"cannot keep {name} in the cache at {root}: {error.strerror or error}. "
-            f"Set PALMETTE_CACHE to a writable folder with room, such as PALMETTE_CACHE=/tmp/palmette"
+            f"Set PALMETTE_CACHE to a writable folder with enough space, such as PALMETTE_CACHE=/tmp/palmette"
         ) from error
 
 
 def find_fault(folder: Path, key: str) -> str | None:
-    """Return what is wrong with a cached folder, or None when every byte is as it was built for `key`."""
+    """Return what is wrong with a cached folder, None where every byte is as it was built for `key`."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
-        made_for, files = manifest["key"], dict(manifest["files"])
+        built_for, files = manifest["key"], dict(manifest["files"])
         expected = {name: (int(entry["bytes"]), int(entry["crc32"])) for name, entry in files.items()}
     except (OSError, ValueError, KeyError, TypeError):
-        return f"its {MANIFEST} is missing or garbled"
-    if made_for != key:
-        return "it was made from other weights or by another version of palmette"
+        return f"its {MANIFEST} is missing or damaged"
+    if built_for != key:
+        return "it was built from other weights or by another version of palmette"
     for name, (size_bytes, crc) in expected.items():
         try:
             found_bytes = (folder / name).stat().st_size
@@ -91,24 +93,24 @@ def find_fault(folder: Path, key: str) -> str | None:
 
 
 def _replace(folder: Path, key: str, build: Callable[[Path], None], needed_bytes: int) -> None:
-    """Build beside `folder`, then rename. Only called under the exclusive lock, so any earlier attempt is dead."""
+    """Build under another name, then rename. Called under the exclusive lock: leftovers are of builds that ended."""
     for leftover in folder.parent.glob(f".{folder.name}~*"):
         shutil.rmtree(leftover)
     free_bytes = shutil.disk_usage(folder.parent).free
     if free_bytes < needed_bytes:
         raise OSError(errno.ENOSPC, f"it needs {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free")
-    fresh = folder.parent / f".{folder.name}~new"
-    stale = folder.parent / f".{folder.name}~old"
-    fresh.mkdir()
+    built = folder.parent / f".{folder.name}~new"
+    replaced = folder.parent / f".{folder.name}~old"
+    built.mkdir()
     try:
-        build(fresh)
-        _write_manifest(fresh, key)
+        build(built)
+        _write_manifest(built, key)
         if folder.exists():
-            folder.rename(stale)
-        fresh.rename(folder)
+            folder.rename(replaced)
+        built.rename(folder)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(stale, ignore_errors=True)
+        shutil.rmtree(built, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _write_manifest(folder: Path, key: str) -> None:
@@ -120,7 +122,7 @@ def _write_manifest(folder: Path, key: str) -> None:
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"key": key, "files": files}, indent=1) + "\n", encoding="utf-8")
     for name in files:
-        # safetensors writes 0600 whatever the umask is; a cache shared by a group must stay readable to it.
+        # safetensors writes files as 0600 whatever the umask; a cache shared by a group must be readable for it.
         (folder / name).chmod(manifest.stat().st_mode)
 
 
@@ -135,9 +137,9 @@ def _crc32(path: Path) -> int:
 
 @contextmanager
 def _lock(path: Path, *, exclusive: bool, waiting: str, say: Say) -> Iterator[None]:
-    """Hold a file lock; say `waiting` once if somebody else has it. Readers of a read-only cache need no lock."""
+    """Hold a file lock; say `waiting` if another process has it. Readers of a read-only cache do without the lock."""
     try:
-        # NFS grants an exclusive lock only on a file opened for writing; a reader may not be allowed to open it so.
+        # NFS grants an exclusive lock only on a file opened for writing, which a reader may not be permitted to do.
         descriptor = os.open(path, os.O_CREAT | (os.O_RDWR if exclusive else os.O_RDONLY), 0o666)
     except OSError:
         if exclusive:

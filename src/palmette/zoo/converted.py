@@ -1,4 +1,4 @@
-"""GGUF models as the cache holds them, made when first asked for. Imports no model library until then."""
+"""GGUF models converted into the cache when first used. Imports no model library until then."""
 
 import hashlib
 import importlib
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from palmette.errors import BackendError
 from palmette.units import format_seconds
-from palmette.zoo.cache import ensure, tell
+from palmette.zoo.cache import ensure, print_status
 from palmette.zoo.catalog import Entry
 
-# Part of the cache key: raise it when the same GGUF must be converted differently.
+# Part of the cache key: change it when the same GGUF must be converted differently.
 _RECIPE = "float32-1"
 _SPARE_BYTES = 16 * 2**20
 
 
 def converted_folder(entry: Entry) -> Path:
-    """Return the entry's folder in the cache, converting its GGUF first if need be (20 to 30 s).
+    """Return the model's folder in the cache; convert its GGUF first if it is not there (20 to 30 s).
 
-    Raise BackendError when the package is missing or its file is not the known one, ConfigError when the cache cannot
-    hold the result. A folder already converted needs the package no more.
+    Raises BackendError where the package is missing or its file is not the known one, ConfigError where the cache
+    cannot hold the folder. Once it is converted, the package is not needed any more.
     """
     return ensure(
         entry.name,
@@ -36,17 +36,17 @@ def _convert(entry: Entry, folder: Path) -> None:
         raise entry.missing()
     if _sha256(gguf) != entry.sha256:
         raise BackendError(
-            f"{gguf} is damaged or another release: its SHA-256 is not the one palmette knows. "
+            f"{gguf} is damaged or of another release: its SHA-256 is not the expected one. "
             f"Reinstall it: pip install --force-reinstall {entry.install}"
         )
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise BackendError(f"converting {entry.name} needs {package}: pip install 'palmette[gguf]'")
-    tell(f"converting {entry.name} from {gguf.name}, once (about half a minute)")
+    print_status(f"converting {entry.name} from {gguf.name}, once (about half a minute)")
     start = time.monotonic()
-    # By name: import-linter counts an import inside a function too, and naming a model must stay free of torch.
+    # Imported by name: import-linter also counts imports inside functions, and resolving names must not import torch.
     importlib.import_module("palmette.zoo.convert").convert(entry, gguf, folder)
-    tell(f"converted {entry.name} in {format_seconds(time.monotonic() - start)}")
+    print_status(f"converted {entry.name} in {format_seconds(time.monotonic() - start)}")
 
 
 def _sha256(path: Path) -> str:

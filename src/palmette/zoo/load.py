@@ -1,7 +1,7 @@
-"""Model folders turned into model objects, or one clear error.
+"""Loads models by name, with tokenizer, adapter and quantization, or raises one clear error.
 
 Weights are read from safetensors only, and code that comes with a model is never run. On the CPU, weights already in
-the wanted type are mapped from their file: pages are read when touched, writes stay private to the process.
+the wanted dtype are mapped from their file: pages are read when accessed, writes stay private to the process.
 """
 
 from pathlib import Path
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from palmette.errors import BackendError, ConfigError
-from palmette.zoo.adapter import put_on
-from palmette.zoo.catalog import ENTRIES, Role
+from palmette.units import count_of, describe_error
+from palmette.zoo.adapter import load_adapter
+from palmette.zoo.catalog import Role
 from palmette.zoo.folder import check_weights, read_json
-from palmette.zoo.foreign import one_line, told_as
-from palmette.zoo.hub import fetch
-from palmette.zoo.narrow import KINDS, narrow
-from palmette.zoo.quiet import quiet
-from palmette.zoo.resolve import is_hub_id, resolve
+from palmette.zoo.foreign import as_backend_error, quiet
+from palmette.zoo.quantize import KINDS, quantize_linear
+from palmette.zoo.resolve import check_model_name, fetch, is_hub_id, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -25,59 +24,58 @@ if TYPE_CHECKING:
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-# A policy ties its output to its embedding, so nothing is missing from these: they would load in silence.
-_HEADS_THAT_DO_NOT_WRITE = ("Classification", "QuestionAnswering")
+# These heads generate no text. As a tied output layer needs no weights, their models would load as policies unnoticed.
+_OTHER_HEADS = ("Classification", "QuestionAnswering")
 
 
 def load_policy(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return a causal language model in eval mode without gradients, with its tokenizer.
 
-    `weights` can be narrower than the dtype, see `narrow`. Raise ConfigError when a setting is wrong, BackendError when
-    the weights are damaged, pickled or incomplete.
+    `quantize` stores linear layers in fewer bits, see `zoo.quantize`. Raises ConfigError where a setting is wrong,
+    BackendError where the weights are damaged, pickled or incomplete.
     """
-    return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, weights, device)
+    return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, quantize, device)
 
 
-def load_judge(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+def load_likelihood_model(
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Return a causal language model that scores by likelihood, any policy too; as `load_policy`."""
-    entry = ENTRIES.get(name)
-    folder = _local_folder(name, "policy" if entry is not None and entry.role == "policy" else "reward")
-    return _load_causal(name, folder, "reward", adapter, dtype, weights, device)
+    """Return a causal language model that scores steps by their likelihood; any policy can. As `load_policy`."""
+    folder = _local_folder(name, "reward", by_likelihood=True)
+    return _load_causal(name, folder, "reward", adapter, dtype, quantize, device)
 
 
 def _load_causal(
-    name: str, folder: Path, role: Role, adapter: str | None, dtype: str, weights: str, device: str
+    name: str, folder: Path, role: Role, adapter: str | None, dtype: str, quantize: str, device: str
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoModelForCausalLM
 
     architectures = read_json(folder / "config.json").get("architectures") or []
     if not isinstance(architectures, list):
-        raise BackendError(f"{folder / 'config.json'} is damaged: architectures is no list. Restore it")
-    if any(part in str(architecture) for architecture in architectures for part in _HEADS_THAT_DO_NOT_WRITE):
+        raise BackendError(f"{folder / 'config.json'} is damaged: architectures is no list. Download or copy it again")
+    if any(part in str(architecture) for architecture in architectures for part in _OTHER_HEADS):
         hint = "" if role == "policy" else ": set reward.score to head"
-        raise BackendError(f"{name} cannot serve as {role}: it is a {architectures[0]}, which writes no text{hint}")
-    return _load(AutoModelForCausalLM, name, folder, role, adapter, dtype, weights, device)
+        raise BackendError(f"{name} cannot serve as {role}: it is a {architectures[0]}, which generates no text{hint}")
+    return _load(AutoModelForCausalLM, name, folder, role, adapter, dtype, quantize, device)
 
 
 def load_reward(
-    name: str, *, adapter: str | None = None, dtype: str = "float32", weights: str = "as_is", device: str = "cpu"
+    name: str, *, adapter: str | None = None, dtype: str = "float32", quantize: str = "none", device: str = "cpu"
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Return a token classifier with one label, a score per token, under the same conditions as `load_policy`."""
+    """Return a token classifier with one label, which is the score of a token; otherwise as `load_policy`."""
     from transformers import AutoModelForTokenClassification
 
     folder = _local_folder(name, "reward")
-    model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, weights, device)
+    model, tokenizer = _load(AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, quantize, device)
     if model.config.num_labels != 1:
         raise BackendError(f"{name} cannot serve as reward: it gives {model.config.num_labels} labels per token, not 1")
     return model, tokenizer
 
 
 def load_embedder(name: str, device: str = "cpu") -> "SentenceTransformer":
-    """Return a sentence-transformers model in eval mode without gradients; errors as for `load_policy`."""
+    """Return a sentence-transformers model in eval mode without gradients. Raises as `load_policy` does."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -89,7 +87,7 @@ def load_embedder(name: str, device: str = "cpu") -> "SentenceTransformer":
         if config.parent == folder or any(config.parent.glob("*.bin")) or any(config.parent.glob("*.safetensors")):
             check_weights(config.parent)
     device = _usable_device(device)
-    with quiet(), told_as(f"cannot load {name} as embedder"):
+    with quiet(), as_backend_error(f"cannot load {name} as embedder"):
         embedder = SentenceTransformer(
             str(folder),
             device=device,
@@ -100,13 +98,8 @@ def load_embedder(name: str, device: str = "cpu") -> "SentenceTransformer":
     return embedder.eval().requires_grad_(False)
 
 
-def _local_folder(name: str, role: Role) -> Path:
-    entry = ENTRIES.get(name)
-    if entry is not None and entry.role != role:
-        fitting = [other.name for other in ENTRIES.values() if other.role == role]
-        judges = ", or let it judge with --set reward.score=likelihood"
-        hint = judges if (role, entry.role) == ("reward", "policy") else ""
-        raise ConfigError(f"{name} cannot serve as {role}: its role is {entry.role}. Try {' or '.join(fitting)}{hint}")
+def _local_folder(name: str, role: Role, *, by_likelihood: bool = False) -> Path:
+    check_model_name(name, role, by_likelihood=by_likelihood)
     resolved = resolve(name)
     if is_hub_id(resolved):
         with quiet():
@@ -115,19 +108,19 @@ def _local_folder(name: str, role: Role) -> Path:
 
 
 def _load(
-    auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, weights: str, device: str
+    auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, quantize: str, device: str
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     from transformers import AutoTokenizer
 
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype '{dtype}' is unknown: use one of {', '.join(_DTYPES)}")
     device = _usable_device(device)
-    _check_weights_setting(weights, device)
+    _check_quantize(quantize, device)
     read_json(folder / "config.json")
     check_weights(folder)
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise BackendError(f"{folder} has no tokenizer: copy the tokenizer.json of its base model there")
-    with quiet(), told_as(f"cannot load {name} as {role}"):
+    with quiet(), as_backend_error(f"cannot load {name} as {role}"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         model, found = auto_class.from_pretrained(
             folder,
@@ -140,42 +133,41 @@ def _load(
         _refuse_random_weights(name, role, sorted(found["missing_keys"]))
         rows = model.get_input_embeddings().num_embeddings
         if len(tokenizer) > rows:
-            raise BackendError(
-                f"{name} cannot serve as {role}: its tokenizer has {len(tokenizer)} tokens, the model {rows}"
-            )
+            tokens = count_of(len(tokenizer), "token")
+            raise BackendError(f"{name} cannot serve as {role}: its tokenizer has {tokens}, the model {rows:,}")
         model = model.to(device)
-        if weights != "as_is":
-            narrow(model, weights)
+        if quantize != "none":
+            quantize_linear(model, quantize)
         if adapter is not None:
-            model = put_on(model, adapter, base_names=[name, str(folder)], device=device)
+            model = load_adapter(model, adapter, base_names=[name, str(folder)], device=device)
     return model.eval().requires_grad_(False), tokenizer
 
 
-def _check_weights_setting(weights: str, device: str) -> None:
-    if weights not in ("as_is", *KINDS):
-        raise ConfigError(f"weights '{weights}' are unknown: use one of as_is, {', '.join(KINDS)}")
-    if weights != "as_is" and torch.device(device).type != "cpu":
-        raise ConfigError(f"weights '{weights}' are for the CPU, not for '{device}': set weights to 'as_is' there")
+def _check_quantize(quantize: str, device: str) -> None:
+    if quantize not in ("none", *KINDS):
+        raise ConfigError(f"quantize '{quantize}' is unknown: use one of none, {', '.join(KINDS)}")
+    if quantize != "none" and torch.device(device).type != "cpu":
+        raise ConfigError(f"quantize '{quantize}' is for the CPU, not for '{device}': set it to 'none' there")
 
 
 def _refuse_random_weights(name: str, role: Role, missing: list[str]) -> None:
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        hint = ". A language model scores with --set reward.score=likelihood" if role == "reward" else ""
+        hint = ". To score with a language model: --set reward.score=likelihood" if role == "reward" else ""
         raise BackendError(
             f"{name} cannot serve as {role}: its weights lack {shown}, which would start from random numbers{hint}"
         )
 
 
 def _usable_device(device: str) -> str:
-    """Return the device, CUDA's first or else the CPU for `auto`.
+    """Return the device; for `auto` the first CUDA device, or the CPU where there is none.
 
-    Raise ConfigError before any weight is read when torch cannot put a tensor there.
+    Raises ConfigError, before any weight is read, where torch cannot put a tensor there.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
-        raise ConfigError(f"device '{device}' cannot be used ({one_line(error)}): use 'cpu'") from error
+        raise ConfigError(f"device '{device}' cannot be used ({describe_error(error)}): use 'cpu'") from error
     return device

@@ -1,4 +1,4 @@
-"""New weights copied over those of a loaded model, all of them or none."""
+"""Copies new weights over those of a loaded model, all of them or none."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,15 +8,14 @@ import torch
 from safetensors import safe_open
 
 from palmette.errors import BackendError
-from palmette.zoo.folder import weight_files
-from palmette.zoo.header import read_header
-from palmette.zoo.narrow import NarrowLinear
+from palmette.zoo.folder import read_header, weight_files
+from palmette.zoo.quantize import QuantizedLinear
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-class _Offer(NamedTuple):
-    """A tensor on offer, read when it is asked for."""
+class _NewWeight(NamedTuple):
+    """A new weight, read only when it is copied."""
 
     shape: tuple[int, ...]
     is_float: bool
@@ -26,84 +25,85 @@ class _Offer(NamedTuple):
 def overwrite(model: Any, source: Mapping[str, torch.Tensor] | str | Path) -> None:
     """Copy weights over the model's own, from a state dict or from a folder with safetensors.
 
-    They are named as the base model names them without adapters, and all of them have to be there, tied ones once.
-    Raises BackendError or ConfigError before anything is written.
+    Names are those of the base model without adapters. Every weight must be given, of tied ones at least one. Raises
+    BackendError or ConfigError before anything is written.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    offers = _held(source) if isinstance(source, Mapping) else _stored(Path(source).expanduser())
-    places = dict(_places(base, ""))
-    taken = {name: _source_of(name, base, places, offers) for name in places}
-    for name in offers:
-        if name not in places:
-            raise BackendError(f"cannot update the weights: the model has no place for {name}")
-    for name, offer in taken.items():
-        if offer.shape != tuple(places[name].shape):
+    given = _from_tensors(source) if isinstance(source, Mapping) else _from_folder(Path(source).expanduser())
+    targets = dict(_targets(base, ""))
+    chosen = {name: _choose(name, base, targets, given) for name in targets}
+    for name in given:
+        if name not in targets:
+            raise BackendError(f"cannot update the weights: the model has no weight {name}")
+    for name, weight in chosen.items():
+        if weight.shape != tuple(targets[name].shape):
             raise BackendError(
-                f"cannot update the weights: {name} is {list(offer.shape)}, in the model {list(places[name].shape)}"
+                f"cannot update the weights: {name} is {list(weight.shape)}, in the model {list(targets[name].shape)}"
             )
-        if not offer.is_float:
+        if not weight.is_float:
             raise BackendError(f"cannot update the weights: {name} does not hold floating-point numbers")
-    with torch.inference_mode():  # Both kinds of tensors can be written there, those made in it and all others.
-        for name, place in places.items():
-            place.write(taken[name].read())
+    with torch.inference_mode():  # Here both tensors made in inference mode and all others can be written.
+        for name, target in targets.items():
+            target.write(chosen[name].read())
 
 
-class _Place(NamedTuple):
-    """Where a weight is kept."""
+class _Target(NamedTuple):
+    """A weight of the model: the tensor or quantized layer that holds it, and how to write it."""
 
     holder: Any
     shape: torch.Size
     write: Callable[[torch.Tensor], Any]
 
 
-def _places(module: Any, prefix: str) -> Iterator[tuple[str, _Place]]:
-    """Yield the weights below a module, by the names they have without adapters."""
-    under = getattr(module, "base_layer", None) or getattr(module, "original_module", None)
-    if hasattr(type(module), "active_adapters") and under is not None:
-        yield from _places(under, prefix)
+def _targets(module: Any, prefix: str) -> Iterator[tuple[str, _Target]]:
+    """Yield the weights of a module and of those inside it, by their names without adapters."""
+    wrapped = getattr(module, "base_layer", None) or getattr(module, "original_module", None)
+    if hasattr(type(module), "active_adapters") and wrapped is not None:
+        yield from _targets(wrapped, prefix)
         return
     for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if isinstance(module, NarrowLinear) and name in ("weight", "scale"):
+        if isinstance(module, QuantizedLinear) and name in ("weight", "scale"):
             if name == "weight":
-                yield prefix + name, _Place(module, tensor.shape, module.store)
+                yield prefix + name, _Target(module, tensor.shape, module.set_weight)
         elif tensor is not None and name not in module._non_persistent_buffers_set:
-            yield prefix + name, _Place(tensor, tensor.shape, tensor.copy_)
+            yield prefix + name, _Target(tensor, tensor.shape, tensor.copy_)
     for name, child in module.named_children():
-        yield from _places(child, f"{prefix}{name}.")
+        yield from _targets(child, f"{prefix}{name}.")
 
 
-def _source_of(name: str, base: Any, places: Mapping[str, _Place], offers: Mapping[str, _Offer]) -> _Offer:
-    """Return what is offered for a weight, or else for one that is tied to it."""
-    if name in offers:
-        return offers[name]
-    tied = [other for other in offers if other in places and places[other].holder is places[name].holder]
+def _choose(name: str, base: Any, targets: Mapping[str, _Target], given: Mapping[str, _NewWeight]) -> _NewWeight:
+    """Return the new weight of this name, or else that of a weight tied to it. Raises BackendError without either."""
+    if name in given:
+        return given[name]
+    tied = [other for other in given if other in targets and targets[other].holder is targets[name].holder]
     head = base.get_output_embeddings()
-    if not tied and isinstance(places[name].holder, NarrowLinear) and places[name].holder is head:
-        # A narrow head holds numbers of its own; it is still the embedding, transposed.
+    if not tied and isinstance(targets[name].holder, QuantizedLinear) and targets[name].holder is head:
+        # A quantized head is a copy of the embedding that it is tied to.
         embedding = base.get_input_embeddings().weight
         tied = [
             other
-            for other in offers
-            if base.config.tie_word_embeddings and other in places and places[other].holder is embedding
+            for other in given
+            if base.config.tie_word_embeddings and other in targets and targets[other].holder is embedding
         ]
     if not tied:
         raise BackendError(f"cannot update the weights: {name} is missing")
-    return offers[tied[0]]
+    return given[tied[0]]
 
 
-def _held(tensors: Mapping[str, torch.Tensor]) -> dict[str, _Offer]:
+def _from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, _NewWeight]:
     return {
-        name: _Offer(tuple(tensor.shape), tensor.is_floating_point(), tensor.detach) for name, tensor in tensors.items()
+        name: _NewWeight(tuple(tensor.shape), tensor.is_floating_point(), tensor.detach)
+        for name, tensor in tensors.items()
     }
 
 
-def _stored(folder: Path) -> dict[str, _Offer]:
-    offers = {}
+def _from_folder(folder: Path) -> dict[str, _NewWeight]:
+    weights = {}
     for path in weight_files(folder):
         header = read_header(path)
         for name, shape in header.shapes.items():
-            offers[name] = _Offer(shape, header.dtypes[name] in _FLOATS, _reader(path, name))
-    return offers
+            weights[name] = _NewWeight(shape, header.dtypes[name] in _FLOATS, _reader(path, name))
+    return weights
 
 
 def _reader(path: Path, name: str) -> Callable[[], torch.Tensor]:

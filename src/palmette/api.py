@@ -1,0 +1,251 @@
+"""The public surface: search questions, plan memory, grade answers, load tasks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+from palmette import registry
+from palmette.config import check_config, load_config
+from palmette.event_log import EventLog
+from palmette.memory.meter import Meter
+from palmette.report.memory_plan import MemoryPlan, plan_config
+from palmette.run.folder import anchored, finished_questions, new_folder, run_config
+from palmette.run.parts import Parts, build_parts
+from palmette.run.search import Listener, Progress, make_meter, search_into, search_task
+from palmette.score.verify import Outcome
+from palmette.score.verify import grade as grade_solution
+from palmette.search.result import SearchResult
+from palmette.settings import Config
+from palmette.tasks.ask import QuestionLike, as_task
+from palmette.tasks.load import load_task as load_task_of
+from palmette.tasks.task import Task
+from palmette.units import parse_bytes
+from palmette.zoo.catalog import ENTRIES
+
+__all__ = ["MemoryPlan", "Outcome", "Progress", "SearchResult", "Searcher", "grade", "load_task", "plan"]
+
+Part = Any
+"""A part by name, or the object itself: a class, an instance or a plain function."""
+
+
+class Searcher:
+    """Searches questions with one policy, one scorer and one strategy, which are loaded once.
+
+    `policy` is a model (zoo name, folder, hub name) or a backend; `reward` a model, a scorer or None; `strategy` a
+    name, a subclass of `Strategy` or a function; `judge` a judge or a reward function; `embedder` a model or an
+    embedder.
+    Other keys of `search.` are given by their names (`width=16, step_tokens=64, lambda_kv=1.0`), those of other tables
+    in `settings` (`{"policy.temperature": 0.8}`). A `config` (a path or a Config) is what all of these are laid over.
+
+    Use it in a `with` block, or call `close`. Models are loaded when it is entered or first used. Raises ConfigError
+    for wrong settings at once, BudgetError before a weight is read where the plan does not fit.
+    """
+
+    def __init__(
+        self,
+        policy: Part = None,
+        reward: Part = "auto",
+        strategy: Part = None,
+        *,
+        judge: Part = None,
+        embedder: Part = None,
+        seed: int | None = None,
+        config: Config | str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        parts: Parts | None = None,
+        **search: Any,
+    ) -> None:
+        given = {
+            "policy.model": _named("backend", policy),
+            "search.strategy": _named("strategy", strategy),
+            "task.judge": _named("judge", judge),
+            "embedder.model": _named("embedder", embedder),
+            "seed": seed,
+            **{f"search.{key}": value for key, value in search.items()},
+            **(settings or {}),
+        }
+        overrides = {key: value for key, value in given.items() if value is not None}
+        if reward != "auto":
+            overrides["reward.model"] = None if reward in (None, "none") else _named("scorer", reward)
+        if isinstance(config, Config):
+            self.config = _overlaid(config, overrides) if overrides else config
+        else:
+            self.config = load_config(None if config is None else Path(config), overrides)
+        self._parts = parts
+        self._meter: Meter | None = None
+
+    def __enter__(self) -> "Searcher":
+        self.load()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self) -> Parts:
+        """Load the models unless they are loaded; raise BudgetError before a weight is read where they cannot fit."""
+        meter = self._started_meter()
+        if self._parts is None:
+            with meter.phase("load"):
+                self._parts = build_parts(self.config)
+            meter.reclaim("load", parse_bytes(self.config.memory.reclaim_least))
+        return self._parts
+
+    def close(self) -> None:
+        """Let go of the models. A search can be started again, which loads them anew."""
+        self._parts = None
+        if self._meter is not None:
+            self._meter.__exit__(None, None, None)
+            self._meter = None
+
+    @overload
+    def search(  # type: ignore[overload-overlap]  # A list of messages is one question, any other list is many.
+        self, questions: QuestionLike, *, out: str | Path | None = None, progress: Listener | None = None
+    ) -> SearchResult: ...
+
+    @overload
+    def search(
+        self,
+        questions: Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
+    ) -> list[SearchResult]: ...
+
+    def search(
+        self,
+        questions: QuestionLike | Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
+    ) -> SearchResult | list[SearchResult]:
+        """Search one question, or several in the order given; return one result, or a list of them.
+
+        A question is its text, chat messages, a Question, or a row with `question` (or `problem`, `messages`) and
+        `answer`. With `out` the run is recorded in that new folder, for `palmette report` and `palmette evaluate`.
+        """
+        task, is_one = as_task(questions, _format_of(self.config), self.config.task)
+        found = {result.question.id: result for result in self._stream(task, out, progress)}
+        results = [found[question.id] for question in task.questions]
+        return results[0] if is_one else results
+
+    def stream(
+        self,
+        questions: QuestionLike | Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
+    ) -> Iterator[SearchResult]:
+        """Search as `search` does, but give each result as soon as it is ready."""
+        task, _ = as_task(questions, _format_of(self.config), self.config.task)
+        return self._stream(task, out, progress)
+
+    def _stream(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
+        if out is None:
+            yield from search_task(self.config, self.load(), task, self._started_meter(), listener=progress)
+            return
+        config = anchored(_recorded(self.config, task, out))
+        folder = new_folder(config)
+        try:
+            parts = self.load()
+        except BaseException:
+            with suppress(OSError):  # Nothing was begun: the same call can be made once more.
+                folder.rmdir()
+            raise
+        meter = self._started_meter()
+        yield from search_into(folder, config, parts, task, meter, is_new=True, listener=progress)
+
+    def resume(self, folder: str | Path, progress: Listener | None = None) -> Iterator[SearchResult]:
+        """Search the questions of a recorded run that are not finished yet; safe to stop and call again."""
+        place = Path(folder)
+        with EventLog(place):  # Before anything is loaded: a second process should hear at once.
+            task = load_task_of(self.config.task)
+            done = finished_questions(place, task)
+        if len(done) == len(task.questions):
+            if progress is not None:
+                progress(Progress(len(done), len(done), 0))
+            return
+        yield from search_into(place, self.config, self.load(), task, self._started_meter(), listener=progress)
+
+    @classmethod
+    def of_run(cls, folder: str | Path) -> "Searcher":
+        """Return a searcher with the config that a recorded run was started with, for `resume`."""
+        return cls(config=run_config(Path(folder)))
+
+    def _started_meter(self) -> Meter:
+        if self._meter is None:
+            self._meter = make_meter(self.config)
+            self._meter.__enter__()
+        return self._meter
+
+
+def load_task(name: str, **settings: Any) -> Task:
+    """Return a task's questions: `ladder`, `rg:NAME`, the path of a JSONL file, or `package.module:name`.
+
+    Keywords are the keys of `task.`: `load_task("ladder", questions=20, grade=2)`.
+    """
+    config = load_config(None, {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}})
+    return load_task_of(config.task)
+
+
+def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
+    """Check the final answer of a solution against a reference: `correct`, `wrong`, `unparseable` or `timed_out`.
+
+    Both may be LaTeX, plain numbers or worked solutions. The check runs in a process of its own and ends after
+    `seconds`.
+    """
+    return grade_solution(solution, reference, seconds=seconds)
+
+
+def plan(
+    policy: str | None = None,
+    reward: str | None = "auto",
+    strategy: Part = None,
+    *,
+    devices: str | None = None,
+    train: bool = False,
+    server: str = "sglang",
+    config: Config | str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **search: Any,
+) -> MemoryPlan:
+    """Return what a search, or training, would hold on which device in which phase; nothing is loaded.
+
+    Arguments are those of `Searcher`; `devices` is written like `2x24GiB` or `cpu:24GiB`, by default those of this
+    machine. `plan.fits` tells whether it can run; `print(plan)` shows it. Raises ConfigError or BackendError for a
+    model whose shape is not known.
+    """
+    given = {**(settings or {}), **({} if devices is None else {"memory.devices": devices})}
+    searcher = Searcher(policy, reward, strategy, config=config, settings=given, **search)
+    return plan_config(searcher.config, train=train, server=server)
+
+
+def _format_of(config: Config) -> str:
+    """Return how free questions are put to the policy: as it was trained to read them, else as mathematics."""
+    entry = ENTRIES.get(config.policy.model)
+    return "math" if entry is None else entry.format
+
+
+def _named(kind: str, part: Part) -> str | None:
+    """Return a part's name; an object is made known to this process under one."""
+    return part if part is None or isinstance(part, str) else registry.add(kind, part)
+
+
+def _recorded(config: Config, task: Task, out: str | Path) -> Config:
+    """Return the config that a run is recorded with: its folder, and the settings that its task was made from."""
+    asked = task.settings or config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
+    return config.model_copy(update={"out": str(out), "task": asked})
+
+
+def _overlaid(config: Config, overrides: Mapping[str, Any]) -> Config:
+    values = config.model_dump(mode="json")
+    for key, value in overrides.items():
+        *tables, last = key.split(".")
+        table: dict[str, Any] = values
+        for name in tables:
+            table = table.setdefault(name, {})
+        table[last] = value
+    return check_config(values, dict.fromkeys(overrides, "arguments"), "config")

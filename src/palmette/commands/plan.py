@@ -1,0 +1,110 @@
+"""`palmette plan`: shows what a run would hold on which device, before anything is loaded."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from palmette.commands import flags
+from palmette.errors import BackendError, BudgetError, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palmette.settings import Config
+
+_PIPED_COLUMNS = 160
+
+
+def plan(
+    config_file: flags.ConfigFile = None,
+    policy: flags.Policy = None,
+    reward: flags.Reward = None,
+    task: flags.TaskName = None,
+    strategy: flags.StrategyName = None,
+    width: flags.Width = None,
+    questions: flags.Questions = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    settings: flags.Settings = None,
+    embedder: flags.Embedder = None,
+    devices: flags.Devices = None,
+    ets_config: flags.EtsConfig = None,
+    embed_device: flags.EmbedDevice = None,
+    train: Annotated[bool, typer.Option("--train", help="Plan updates too, not only a search.")] = False,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="With --train: the update itself on fake tensors; takes seconds.")
+    ] = False,
+    server: Annotated[str, typer.Option(help="sglang or vllm: whose KV the table shows.")] = "sglang",
+    any_embed_device: Annotated[
+        bool, typer.Option("--any-embed-device", help="Allow an embedder away from the reward model.")
+    ] = False,
+    resume: Annotated[Path | None, typer.Option(help="Plan the run in this folder.")] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Write a page with a bar for each phase.")] = None,
+    as_json: flags.AsJson = False,
+) -> None:
+    """Tell what a run will hold on which device, before anything is loaded; exit 3 where it does not fit.
+
+    It takes every flag of `palmette search`: paste the command and change its verb.
+    """
+    from palmette.config import load_config
+    from palmette.run.folder import run_config
+
+    if server not in ("sglang", "vllm"):
+        raise ConfigError(f"--server {server}: choose sglang or vllm")
+    if predict and not train:
+        raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
+    given: dict[str, Any] = {
+        "policy.model": policy,
+        "reward.model": reward,
+        "task.name": task,
+        "search.strategy": strategy,
+        "search.width": width,
+        "task.questions": questions,
+        "seed": seed,
+        "out": out,
+        "embedder.model": embedder,
+        "memory.devices": devices,
+        "memory.any_embed_device": any_embed_device or None,
+    }
+    overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
+    config = load_config(config_file, overrides) if resume is None else run_config(resume)
+    show_plan(config, train=train, server=server, predict=predict, as_json=as_json, page=page)
+
+
+def show_plan(config: "Config", *, train: bool, server: str, predict: bool, as_json: bool, page: Path | None) -> None:
+    """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
+    from palmette.report.memory_plan import plan_config
+
+    predicted, notes = _predicted(config) if predict else ({}, ())
+    planned = plan_config(config, train=train, server=server, predicted=predicted)
+    planned = replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *notes)))
+    if page is not None:
+        planned.write_html(page)
+    if as_json:
+        print(json.dumps(planned.to_dict(), indent=2))
+    else:
+        planned.print_to(_wide_console())
+        if page is not None:
+            print(f"page    {page}")
+    if planned.refusal is not None:
+        raise BudgetError(planned.refusal)
+
+
+def _wide_console() -> "Console":
+    """Return a console for wide tables: a file or a pipe has the columns that its reader wants, if none are told."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPED_COLUMNS)
+
+
+def _predicted(config: "Config") -> tuple[dict[str, int], tuple[str, ...]]:
+    try:
+        from palmette.planner.predict import predicted_lines
+    except ImportError as error:
+        raise BackendError(f"--predict runs the learner and needs {error.name}: plan without it") from error
+    return predicted_lines(config)

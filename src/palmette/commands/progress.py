@@ -1,0 +1,77 @@
+"""Progress on stderr: a bar on a terminal, plain lines anywhere else."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from palmette.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from palmette.run.search import Progress
+
+_PLAIN_SECONDS = 10.0
+"""How often progress is said where stderr is no terminal."""
+_SHOWN_SECONDS = 0.1
+
+
+class ProgressLine:
+    """Shows what is done of how much, with tokens written, their rate and the time left. Its first call starts it."""
+
+    def __init__(self, label: str, unit: str = "question") -> None:
+        self._label = label
+        self._unit = unit
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=None, rate="loading")
+        self._begun: float | None = None
+        self._first = 0
+        self._said = self._drawn = 0.0
+
+    def __enter__(self) -> "ProgressLine":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def tell(self, progress: "Progress") -> None:
+        """Show how far a search is."""
+        self.show(progress.done, progress.total, progress.tokens)
+
+    def show(self, done: int, total: int, tokens: int = 0) -> None:
+        """Show that `done` of `total` are finished and so many tokens are written."""
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun, self._first, self._said = now, done, now
+        if now - self._drawn >= _SHOWN_SECONDS or done == total:
+            self._drawn = now
+            self._bar.update(self._task, total=total, completed=done, rate=self._rate(now, done, tokens))
+        if not self._console.is_terminal and now - self._said >= _PLAIN_SECONDS:
+            self._said = now
+            rate = (done - self._first) / (now - self._begun)
+            left = f", {format_seconds((total - done) / rate)} left" if rate else ""
+            told = f"{self._label}: {done}/{total} {self._unit}s, {self._rate(now, done, tokens)}{left}"
+            print(told, file=sys.stderr, flush=True)
+
+    def _rate(self, now: float, done: int, tokens: int) -> str:
+        assert self._begun is not None
+        seconds = max(now - self._begun, 1e-9)
+        if tokens:
+            return f"{format_count(tokens)} tokens, {tokens / seconds:,.0f}/s"
+        return f"{(done - self._first) / seconds:.2f}/s" if done > self._first else ""

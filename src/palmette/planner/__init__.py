@@ -1,0 +1,1 @@
+"""What a run will hold on which device, planned before anything is loaded."""

@@ -1,0 +1,203 @@
+"""From a job and its devices to what each device holds in each phase. Pure: nothing is read, nothing is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from palmette.planner.devices import Device
+from palmette.planner.in_process import allocate_in_process
+from palmette.planner.job import Job
+from palmette.planner.lines import (
+    HEAP_SHARE,
+    MARGIN_SHARE,
+    AppliedRule,
+    BudgetFault,
+    DeviceAllocation,
+    DevicePlan,
+    Line,
+    Phase,
+    Plan,
+    Server,
+    total,
+)
+from palmette.planner.place import Placement, apply_rule, place
+from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
+from palmette.planner.served import allocate_served
+from palmette.planner.servers import ENGINES
+from palmette.planner.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
+from palmette.units import count_of, format_bytes
+
+
+def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
+    """Return the plan of a job; `Plan.fits` says whether it can be carried out.
+
+    Raises ConfigError where a setting names a device that is not there, or puts the embedder on another device than
+    the reward model.
+    """
+    placement = place(job, devices)
+    job = _quantized_where_supported(job, placement)
+    rules = list(placement.rules)
+    allocations = {device: DeviceAllocation(device) for device in (*devices, placement.host)}
+    if job.update is not None:
+        _allocate_training_state(job, placement, allocations)
+    servers: list[Server] = []
+    if job.served and placement.policy.kind == "cuda":
+        servers = allocate_served(job, placement, allocations, rules)
+        servers = _with_other_engines(job, placement, devices, servers)
+    else:
+        allocate_in_process(job, placement, allocations)
+    rules.append(apply_rule("inference-share", f"a search may take {job.inference_share:.0%} of a device"))
+    if job.update is not None:
+        _allocate_update(job, placement, allocations, rules)
+        rules.append(apply_rule("training-share", f"an update may take {job.training_share:.0%} of a device"))
+    plans = tuple(
+        DevicePlan(allocation.device, placement.roles_on(allocation.device), _phases(job, allocation))
+        for allocation in allocations.values()
+        if not allocation.is_empty
+    )
+    unused = [device.name for device in devices if allocations[device].is_empty]
+    remarks = [f"{', '.join(unused)}: not used"] if unused else []
+    faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
+    plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
+    return replace(plan, remarks=(*remarks, *_server_remarks(job, servers))) if plan.fits else plan
+
+
+def _quantized_where_supported(job: Job, placement: Placement) -> Job:
+    """Return the job with quantized weights only where they are supported: in a search, for a model on the CPU."""
+    if placement.policy.kind != "cpu" or job.update is not None:
+        job = replace(job, policy=replace(job.policy, quantize="none"))
+    if job.reward is not None and (placement.reward is None or placement.reward.kind != "cpu"):
+        job = replace(job, reward=replace(job.reward, quantize="none"))
+    return job
+
+
+def _with_other_engines(
+    job: Job, placement: Placement, devices: Sequence[Device], servers: list[Server]
+) -> list[Server]:
+    """Return the servers with command, fraction and KV tokens of the engines that were not chosen, too.
+
+    These are planned apart: on a shared device one engine's fractions do not follow from another's.
+    """
+    for engine in ENGINES:
+        if engine == job.server:
+            continue
+        allocations = {device: DeviceAllocation(device) for device in (*devices, placement.host)}
+        if job.update is not None:
+            _allocate_training_state(job, placement, allocations)
+        others = allocate_served(replace(job, server=engine), placement, allocations, [])
+        servers = [
+            replace(
+                own,
+                commands={**own.commands, engine: other.commands[engine]},
+                fractions={**own.fractions, engine: other.fractions[engine]},
+                kv_tokens={**own.kv_tokens, engine: other.kv_tokens[engine]},
+            )
+            for own, other in zip(servers, others, strict=True)
+        ]
+    return servers
+
+
+def _allocate_training_state(job: Job, placement: Placement, allocations: dict[Device, DeviceAllocation]) -> None:
+    """Allocate what training keeps between updates, and therefore also while the policy generates."""
+    assert job.update is not None
+    lines = [*adapter_line(job.policy, job.update), optimizer_line(job.policy, job.update)]
+    if job.served and placement.policy.kind == "cuda":
+        lines += [
+            Line("learner weights", "weights", job.policy.weight_bytes, note="a copy of its own beside the server's"),
+            Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
+        ]
+    if job.update.reference == "host":
+        allocations[placement.host].resident += reference_lines(job.policy, same_device=True)[0]
+    allocations[placement.policy].resident += lines
+
+
+def _allocate_update(
+    job: Job, placement: Placement, allocations: dict[Device, DeviceAllocation], rules: list[AppliedRule]
+) -> None:
+    """Allocate the update phase. Before it, KV caches and activations are freed, and a policy server's weights."""
+    assert job.update is not None
+    freed = "policy weights" if job.served and placement.policy.kind == "cuda" else None
+    for allocation in allocations.values():
+        kept = [line for line in allocation.resident if line.kind not in ("kv", "activations")]
+        allocation.update_resident += [line for line in kept if line.holder != freed]
+    by_phase = allocations[placement.policy].by_phase
+    by_phase["update"] = update_lines(job.policy, job.update, job.predicted)
+    if job.update.reference == "host":
+        _, streamed = reference_lines(job.policy, same_device=placement.policy == placement.host)
+        by_phase["update"] += streamed
+        decision = f"{placement.policy.name} trains, the reference is in host memory"
+        rules.append(apply_rule("reference-on-host", decision))
+
+
+def _phases(job: Job, allocation: DeviceAllocation) -> tuple[Phase, ...]:
+    """Return the device's phases. Phases in which it holds only what is resident are shown as one."""
+    names = ["generate", *(["score"] if job.reward else []), *(["embed"] if job.embedder else [])]
+    shown = [name for name in names if name in allocation.by_phase] or names[:1]
+    phases = []
+    for name in [*shown, *(["update"] if job.update is not None else [])]:
+        resident = allocation.update_resident if name == "update" else allocation.resident
+        lines = [*resident, *allocation.by_phase.get(name, [])]
+        margin = allocation.margin_bytes(total(line for line in resident if line.kind != "kv"), name)
+        if margin:
+            note = f"{MARGIN_SHARE:.0%} of all but caches, {HEAP_SHARE:.0%} of logits freed before"
+            lines.append(Line("margin", "margin", margin, note=note))
+        share = job.training_share if name == "update" else job.inference_share
+        if lines:
+            phases.append(Phase(name, tuple(lines), share, allocation.device.limit_bytes(share)))
+    return tuple(phases)
+
+
+def _server_remarks(job: Job, servers: Sequence[Server]) -> list[str]:
+    """Return what to know about the servers beside their numbers."""
+    remarks = []
+    for server in servers:
+        for engine, tokens in server.kv_tokens.items():
+            if engine != job.server and tokens < server.needed_tokens:
+                remarks.append(
+                    f"with {engine} the {server.role}'s KV cache would hold {count_of(tokens, 'token')} of "
+                    f"{server.needed_tokens:,} that are needed: start {job.server}"
+                )
+        tokens, search = server.kv_tokens[job.server], job.search
+        if server.role == "policy" and tokens < search.unshared_tokens:
+            remarks.append(
+                f"the policy's KV cache holds {count_of(tokens, 'token')}; "
+                f"{count_of(search.width, 'branch', 'branches')} that share only the prompt need "
+                f"{search.unshared_tokens:,}, so branches have to share more or wait"
+            )
+    if len(servers) > 1:
+        remarks.append(
+            "start the servers in the order given: SGLang's fraction is of what is free when it starts, and vLLM "
+            "refuses to start where less than its share is free; an embedder is loaded after them"
+        )
+    return remarks
+
+
+def _budget_faults(job: Job, placement: Placement) -> tuple[BudgetFault, ...]:
+    """Return the KV budgets that cannot hold a prompt of the planned length with a first step.
+
+    `search.kv_budget` is divided evenly among the questions in flight. A server has no `reward.kv_budget`.
+    """
+    search, faults = job.search, []
+    start = (
+        f"a prompt of {count_of(search.prompt_tokens, 'token')} (memory.prompt_tokens) with a first step of "
+        f"{search.first_step_tokens:,} needs {search.start_tokens:,}"
+    )
+    if search.kv_budget_bytes is not None:
+        token, size = job.policy.kv_token_bytes, format_bytes(search.kv_budget_bytes)
+        tokens = search.kv_budget_bytes // search.questions // token
+        if tokens < search.start_tokens:
+            many = search.questions > 1
+            leaves = f"leaves each of {search.questions:,} questions in flight" if many else "holds"
+            why = f"search.kv_budget is {size}, which {leaves} {_kv_tokens(tokens, token)}; {start}"
+            faults.append(BudgetFault("search.kv_budget", search.questions * search.start_tokens * token, why))
+    in_process = not job.served or (placement.reward is not None and placement.reward.kind == "cpu")
+    if job.reward is not None and search.reward_kv_budget_bytes is not None and in_process:
+        token, size = job.reward.kv_token_bytes, format_bytes(search.reward_kv_budget_bytes)
+        tokens = search.reward_kv_budget_bytes // token
+        if tokens < search.start_tokens:
+            why = f"reward.kv_budget is {size}, which holds {_kv_tokens(tokens, token)}; {start}"
+            faults.append(BudgetFault("reward.kv_budget", search.start_tokens * token, why))
+    return tuple(faults)
+
+
+def _kv_tokens(count: int, token_bytes: int) -> str:
+    return f"{count_of(count, 'KV token')} of {token_bytes:,} bytes"

@@ -1,0 +1,212 @@
+"""A run's config turned into a job, and that job planned on the run's devices."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from palmette import registry
+from palmette.engine.limits import SORTED_LOGITS
+from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.planner.advice import refusal
+from palmette.planner.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
+from palmette.planner.find_shape import adapter_bytes, find_shape
+from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
+from palmette.planner.lines import Plan
+from palmette.planner.plan import plan_job
+from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
+from palmette.units import parse_bytes
+from palmette.zoo.catalog import ENTRIES
+
+_ALL_LOGITS = 2**40
+"""More than any vocabulary has."""
+
+_METER_PHASES = {"generate": "expand", "score": "score", "embed": "embed"}
+"""What the meter of a search calls the phases of a plan."""
+
+
+def devices_of(config: Config) -> tuple[Device, ...]:
+    """Return the devices that the config declares, or those of this machine."""
+    return detect_devices() if config.memory.devices is None else parse_devices(config.memory.devices)
+
+
+def job_of(config: Config, *, train: bool = False, served: bool = True, server: str = "sglang") -> Job:
+    """Return the job of a search with this config, or of training with it.
+
+    A served model is planned in the dtype that its weights were published in, unless the config names another. Raises
+    ConfigError or BackendError for a model whose shape is not known.
+    """
+    settings, memory = config.search, config.memory
+    search = SearchNeeds(
+        width=settings.width,
+        questions=min(settings.questions_in_flight, config.task.questions),
+        prompt_tokens=memory.prompt_tokens,
+        step_tokens=min(settings.step_tokens, settings.total_tokens),
+        total_tokens=settings.total_tokens,
+        depth=settings.depth,
+        first_step_tokens=min(settings.first_step_tokens, settings.step_tokens, settings.total_tokens),
+        policy_rows=config.policy.batch_rows,
+        reward_rows=config.reward.batch_rows,
+        embed_rows=config.embedder.batch_rows,
+        scales_logits=config.policy.temperature not in (0, 1),
+        filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
+        sorted_logits=_sorted_logits(config.policy),
+        by_likelihood=config.reward.score == "likelihood",
+        kv_budget_bytes=_bytes(settings.kv_budget),
+        reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
+        kv_holds=memory.kv_holds,
+    )
+    return Job(
+        policy=_model(config.policy, served),
+        reward=None if config.reward.model is None else _model(config.reward, served),
+        embedder=_embedder(config),
+        search=search,
+        update=_update(config) if train else None,
+        inference_share=memory.inference_share,
+        training_share=memory.training_share,
+        any_embed_device=memory.any_embed_device,
+        served=served,
+        server="vllm" if server == "vllm" else "sglang",
+    )
+
+
+def plan_run(
+    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+) -> tuple[Job, Plan]:
+    """Return a run's job and its plan: models in servers where there are GPUs, inside one process on a CPU.
+
+    `predicted` bytes of an update, by the kind of line, replace the formulas.
+    """
+    devices = devices_of(config)
+    served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
+    job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
+    plan = _told_of_own_parts(plan_job(job, devices), config)
+    return job, replace(plan, remarks=(*plan.remarks, *_zoo_remarks(job, plan))) if plan.fits else plan
+
+
+def _told_of_own_parts(plan: Plan, config: Config) -> Plan:
+    """Return the plan with a remark for each part of the user's own: nobody knows how many bytes it holds."""
+    own = []
+    if registry.is_own("scorer", config.reward.score):
+        own.append(f"scorer {config.reward.score}")
+    if "clusters" in config.search.build_strategy().uses and registry.is_own("embedder", config.embedder.model):
+        own.append(f"embedder {config.embedder.model}")
+        plan = replace(plan, rules=tuple(rule for rule in plan.rules if rule.id != "no-embedder"))
+    remarks = [f"the {part} is your own code: what it holds is not counted" for part in own]
+    return replace(plan, remarks=(*plan.remarks, *remarks))
+
+
+def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
+    """Yield a remark for each server whose command names a model of the zoo, which no server can find."""
+    for server in plan.servers:
+        model = job.policy if server.role == "policy" or job.reward is None else job.reward
+        entry = ENTRIES.get(model.name)
+        if entry is not None:
+            path = entry.weights_path()
+            folder = "the folder of its weights" if path is None else str(path.parent)
+            yield f"a server cannot load {model.name}, a name of palmette's zoo: give it {folder} instead"
+
+
+def refuse_what_cannot_fit(config: Config) -> None:
+    """Raise BudgetError where a search inside this process cannot fit; return for a model of unknown shape.
+
+    Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
+    """
+    devices = devices_of(config)
+    gpus = [device for device in devices if device.kind == "cuda"]
+    if gpus and config.policy.device == "auto" and not detect_gpus():
+        host = next((device for device in devices if device.kind == "cpu"), gpus[0])
+        raise ConfigError(
+            f"memory.devices is {config.memory.devices}, and this machine has no GPU: a search runs where it is "
+            f"started. Set memory.devices to cpu:{written_size(host)}, or use palmette plan to see what GPUs would hold"
+        )
+    try:
+        job = _job_of_search(config)
+        plan = plan_job(job, devices)
+    except (ConfigError, BackendError):
+        return  # It may still run: not every shape is known. If it cannot, loading it says why.
+    if not plan.fits:
+        raise BudgetError(refusal(job, devices, plan))
+
+
+def _job_of_search(config: Config) -> Job:
+    """Return the job of a search inside this process, without what only `palmette plan` refuses.
+
+    An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
+    prompts are: once the prompts are tokenized, the search itself compares it with the longest.
+    """
+    job = job_of(config, served=False)
+    budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
+    tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
+    is_hopeless = any(count <= job.search.first_step_tokens for count in tokens)
+    return replace(job, any_embed_device=True, checks_kv_budgets=is_hopeless)
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """Bytes planned on the policy's device for each of the meter's phases, and the limit of a declared device."""
+
+    by_phase: Mapping[str, int]
+    limit_bytes: int | None = None
+
+
+def planned_memory(config: Config) -> PlannedMemory:
+    """Return what a search inside this process is planned to hold; nothing for a model of unknown shape."""
+    devices = devices_of(config)
+    try:
+        plan = plan_job(_job_of_search(config), devices)
+    except (ConfigError, BackendError):
+        return PlannedMemory({})
+    device = next((device for device in plan.devices if "policy" in device.roles), None)
+    if device is None:
+        return PlannedMemory({})
+    planned = {_METER_PHASES[phase.name]: phase.bytes for phase in device.phases if phase.name in _METER_PHASES}
+    planned["search"] = device.peak.bytes
+    # What was detected as free may change during the run: only a size that the user declared is a limit.
+    return PlannedMemory(planned, None if config.memory.devices is None else device.peak.limit_bytes)
+
+
+def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
+    assert settings.model is not None
+    if registry.is_own("backend", settings.model) and isinstance(settings, PolicySettings):
+        raise ConfigError(
+            f"policy.model {settings.model} is a backend of your own: what it holds is not known. "
+            f"Plan with the model that it runs in its place"
+        )
+    shape = find_shape(settings.model)
+    dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
+    return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter), settings.quantize)
+
+
+def _embedder(config: Config) -> Model | None:
+    """Return the embedder where the strategy uses one whose shape can be known: not for a user's own code."""
+    settings = config.embedder
+    if "clusters" not in config.search.build_strategy().uses or registry.is_own("embedder", settings.model):
+        return None
+    return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
+
+
+def _update(config: Config) -> UpdateNeeds:
+    train = config.train
+    return UpdateNeeds(
+        method=train.method,
+        lora_rank=train.lora_rank,
+        lora_targets=LORA_TARGETS if train.lora_targets == "all" else tuple(train.lora_targets.split(",")),
+        optimizer_dtype=train.optimizer_dtype,
+        questions=train.questions,
+        group_size=train.group_size,
+        prompt_tokens=config.memory.prompt_tokens,
+        response_tokens=train.response_tokens,
+        micro_batch_tokens=train.micro_batch_tokens,
+        checkpointing=train.gradient_checkpointing,
+        reference=train.reference,
+    )
+
+
+def _sorted_logits(policy: PolicySettings) -> int:
+    """Return how many logits of a row top-k or top-p may sort: all, where the largest ones do not reach top-p."""
+    if policy.temperature == 0 or (policy.top_k is None and policy.top_p == 1):
+        return 0
+    return _ALL_LOGITS if policy.top_k is None else max(SORTED_LOGITS, policy.top_k + 1)
+
+
+def _bytes(amount: str | int | None) -> int | None:
+    return None if amount is None else parse_bytes(amount)

@@ -1,0 +1,156 @@
+"""Memory fractions and start commands of SGLang and vLLM servers, each by its engine's own meaning of the fraction.
+
+vLLM takes a share of the device's total memory, whatever others hold of it. SGLang takes a share of what is free when
+it starts, for weights and KV together, and leaves the rest to activations: so the order of starts matters.
+"""
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from palmette.planner.devices import Device
+from palmette.planner.job import Model, SearchNeeds
+from palmette.planner.lines import Line, Server
+from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
+from palmette.units import count_of
+
+ENGINES = ("sglang", "vllm")
+POLICY_FRACTION = 0.90
+REWARD_FRACTION = 0.90
+REWARD_FRACTION_WITH_EMBEDDER = 0.85
+PORTS = {"policy": 30000, "reward": 30020}
+"""The ports that the ETS release uses."""
+
+_GRAPH_SHARE = 0.01
+"""CUDA graphs and workspaces, as a share of the device. Not measured here."""
+
+
+@dataclass(frozen=True)
+class ServerShare:
+    """What one server may take, for each engine: its memory fraction, and the KV bytes that this fraction leaves."""
+
+    fractions: dict[str, float]
+    kv_bytes: dict[str, int]
+
+
+def prefill_tokens(device: Device) -> int:
+    """Return the tokens of one prefill pass: SGLang's default chunk for a device of that size; vLLM's is no larger."""
+    return 2048 if (device.total_bytes or 0) < 35 * 2**30 else 8192
+
+
+def activation_bytes(model: Model, device: Device) -> int:
+    """Return what a server needs beside weights and KV: the activations of one prefill pass, and CUDA graphs."""
+    shape = model.shape
+    width = 4 * shape.hidden + 2 * (shape.query_width + 2 * shape.kv_width) + 3 * shape.intermediate
+    return prefill_tokens(device) * width * model.number_bytes + int((device.total_bytes or 0) * _GRAPH_SHARE)
+
+
+def one_question_fractions(model: Model, device: Device, search: SearchNeeds, before_bytes: int) -> dict[str, float]:
+    """Return fractions for a server's weights and the KV of one question's branches.
+
+    That KV is at most a tenth of the device, but always holds one whole branch.
+    """
+    token, device_bytes = model.kv_token_bytes, device.total_bytes or 0
+    kv = max(search.path_tokens * token, min(search.unshared_tokens * token, device_bytes // 10))
+    return _fractions(model, device, model.weight_bytes + kv, before_bytes)
+
+
+def least_server_bytes(model: Model, device: Device, least_kv_bytes: int) -> int:
+    """Return the least that a server works with, and 0.01 of the device since its fraction may be rounded down."""
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    return model.weight_bytes + least_kv_bytes + beside + math.ceil((device.total_bytes or 0) / 100)
+
+
+def server_share(
+    model: Model,
+    device: Device,
+    *,
+    wanted: Mapping[str, float],
+    least_kv_bytes: int,
+    limit_bytes: int,
+    before_bytes: int = 0,
+    after_bytes: int = 0,
+) -> ServerShare:
+    """Return the fractions of a server that starts when `before_bytes` are taken and must leave `after_bytes` free.
+
+    The wanted fraction is lowered, in steps of 0.01, until weights, KV, activations, context and neighbors are within
+    the limit. It is raised only where the least KV does not fit into it but does fit into the limit.
+    """
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    least = _fractions(model, device, model.weight_bytes + least_kv_bytes, before_bytes)
+    most_bytes = limit_bytes - before_bytes - after_bytes - beside
+    most = _fractions(model, device, most_bytes, before_bytes, round_down=True)
+    fractions = {engine: min(most[engine], max(wanted[engine], least[engine])) for engine in ENGINES}
+    device_bytes = device.total_bytes or 0
+    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
+    return ServerShare(
+        fractions,
+        {
+            "sglang": int(fractions["sglang"] * free_at_start) - model.weight_bytes,
+            "vllm": int(fractions["vllm"] * device_bytes) - beside - model.weight_bytes,
+        },
+    )
+
+
+def _fractions(
+    model: Model, device: Device, static_bytes: int, before_bytes: int, *, round_down: bool = False
+) -> dict[str, float]:
+    """Return each engine's fraction for so many bytes of weights and KV, rounded to 0.01.
+
+    SGLang's is a share of what is free when it starts. vLLM's is a share of the whole device and also covers its CUDA
+    context and activations.
+    """
+    device_bytes = device.total_bytes or 0
+    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
+    shares = {
+        "sglang": static_bytes / free_at_start if free_at_start > 0 else 0.0,
+        "vllm": (static_bytes + beside) / device_bytes if device_bytes else 0.0,
+    }
+    rounded = math.floor if round_down else math.ceil
+    return {engine: max(0.0, rounded(round(share * 100, 6)) / 100) for engine, share in shares.items()}
+
+
+def make_server(
+    role: str, model: Model, device: Device, share: ServerShare, order: int, search: SearchNeeds, needed_tokens: int
+) -> Server:
+    """Return how to start the server of one model on one device; `order` is its place among the servers."""
+    index = device.name.partition(":")[2] or "0"
+    environment = f"CUDA_VISIBLE_DEVICES={index}"
+    name, port, length = shlex.quote(model.name), PORTS[role], _context_length(model, search)
+    is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
+    sglang = [
+        environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
+        f"--dtype {model.dtype}", f"--context-length {length}",
+        f"--mem-fraction-static {share.fractions['sglang']:.2f}",
+        *(["--is-embedding"] if is_classifier else []),
+    ]  # fmt: skip
+    vllm = [
+        environment, f"vllm serve {name}", f"--port {port}", f"--dtype {model.dtype}", f"--max-model-len {length}",
+        f"--gpu-memory-utilization {share.fractions['vllm']:.2f}", "--enable-prefix-caching",
+        *(["--runner pooling"] if is_classifier else []),
+    ]  # fmt: skip
+    tokens = {engine: max(0, size) // model.kv_token_bytes for engine, size in share.kv_bytes.items()}
+    commands = {"sglang": " ".join(sglang), "vllm": " ".join(vllm)}
+    return Server(role, device.name, order, commands, dict(share.fractions), tokens, needed_tokens)
+
+
+def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line]:
+    """Return what a server holds in every phase: its process keeps the memory of its activations while it waits."""
+    prefill = count_of(prefill_tokens(device), "token")
+    parameters = f"{model.shape.parameters / 1e9:.2f} B, {model.dtype}"
+    return [
+        Line(f"{role} weights", "weights", model.weight_bytes, note=parameters),
+        kv,
+        Line(f"{role} CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
+        Line(
+            f"{role} activations", "activations", activation_bytes(model, device),
+            note=f"prefill of {prefill}, CUDA graphs",
+        ),
+    ]  # fmt: skip
+
+
+def _context_length(model: Model, search: SearchNeeds) -> int:
+    """Return the longest sequence that a server is asked for, at most what the model supports."""
+    return min(search.path_tokens, model.shape.positions or search.path_tokens)

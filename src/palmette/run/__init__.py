@@ -1,0 +1,1 @@
+"""From a config to a job: builds the parts, starts searches and sweeps."""

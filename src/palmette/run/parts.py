@@ -1,0 +1,139 @@
+"""The parts of a search, built from a config: backend, scorer, embedder."""
+
+import math
+from dataclasses import dataclass
+
+from palmette import registry
+from palmette.backends.backend import Backend
+from palmette.errors import BudgetError, ConfigError
+from palmette.planner.run_plan import refuse_what_cannot_fit
+from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
+from palmette.search.loop import Limits
+from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
+from palmette.tasks.task import Task
+from palmette.units import parse_bytes
+from palmette.zoo.resolve import check_model_name
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a search runs on, whatever it asks. The embedder is there where the strategy uses clusters."""
+
+    backend: Backend
+    scorer: Scorer | None
+    embedder: Embedder | None = None
+
+
+def build_parts(config: Config, *, clusters: bool | None = None) -> Parts:
+    """Refuse what does not fit by plan, then load the models.
+
+    `clusters` tells whether an embedder is needed, where the config's own strategy is not the only one to serve.
+    Raises BudgetError where the models cannot fit the memory there is, before a weight is read.
+    """
+    clusters = "clusters" in config.search.build_strategy().uses if clusters is None else clusters
+    check_names(config, clusters=clusters)
+    refuse_what_cannot_fit(config)
+    embedder = load_embedder(config.embedder, config.reward.device) if clusters else None
+    kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
+    return Parts(load_backend(config.policy, kv_bytes), load_scorer(config.reward), embedder)
+
+
+def check_names(config: Config, *, clusters: bool) -> None:
+    """Raise ConfigError for a model's name that stands for none, before a model library is imported."""
+    if config.policy.backend == "local":
+        check_model_name(config.policy.model, "policy")
+    if config.reward.model is not None and config.reward.score in registry.built_ins("scorer"):
+        check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score == "likelihood")
+    if clusters and not registry.is_own("embedder", config.embedder.model):
+        check_model_name(config.embedder.model, "embedder")
+
+
+def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
+    """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
+    backend = registry.build(registry.find("backend", settings.backend), settings=settings, kv_bytes=kv_bytes)
+    needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
+    lacking = [name for name in needed if not hasattr(backend, name)]
+    if lacking:
+        raise ConfigError(
+            f"policy.backend: a {type(backend).__name__} is no backend, it has no {', '.join(lacking)}: "
+            f"see palmette.backends.backend.Backend"
+        )
+    return backend  # type: ignore[no-any-return]  # Checked just now.
+
+
+def load_scorer(settings: RewardSettings) -> Scorer | None:
+    """Return the scorer that `reward.score` names, None where it reads a model and the config names none."""
+    if settings.model is None and settings.score in registry.built_ins("scorer"):
+        return None
+    return make_scorer(registry.build(registry.find("scorer", settings.score), settings=settings))
+
+
+def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
+    """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
+    if registry.is_own("embedder", settings.model):
+        return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
+    from palmette.score.sentences import SentenceEmbedder
+    from palmette.zoo import load
+
+    device = reward_device if settings.device == "auto" else settings.device
+    return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
+
+
+def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:
+    """Return where the branches of a task's trees have to stop."""
+    return Limits(
+        settings.width,
+        settings.depth,
+        settings.step_tokens,
+        settings.total_tokens,
+        settings.questions_in_flight,
+        room,
+        task.step_end,
+        stop,
+    )
+
+
+def check_questions(config: Config, task: Task, backend: Backend) -> int | None:
+    """Refuse questions that do not fit the policy; return the KV tokens that each tree may hold, None without a limit.
+
+    Asked before the first question, so that no run ends in its middle.
+    """
+    longest = 0
+    for question in task.questions:
+        prompt_tokens = len(backend.encode(question.messages))
+        _check_length(question.id, prompt_tokens, config.search.total_tokens, backend.context_tokens)
+        longest = max(longest, prompt_tokens)
+    return room_of(config.search, len(task.questions), longest, backend.kv_bytes_per_token)
+
+
+def _check_length(question: str, prompt_tokens: int, total_tokens: int, limit: int | None) -> None:
+    if limit is None or prompt_tokens + total_tokens <= limit:
+        return
+    if prompt_tokens >= limit:
+        raise ConfigError(f"question {question} has {prompt_tokens} tokens, the policy takes {limit}: leave it out")
+    raise ConfigError(
+        f"question {question} has {prompt_tokens} tokens and may grow by search.total_tokens {total_tokens}, "
+        f"the policy takes {limit}: set search.total_tokens to {limit - prompt_tokens} or less"
+    )
+
+
+def room_of(settings: SearchSettings, questions: int, prompt_tokens: int, token_bytes: int) -> int | None:
+    """Return the KV tokens each tree may hold: an equal part of the budget, so that no tree depends on its neighbors.
+
+    Raises BudgetError where the longest prompt with one first step does not fit its part.
+    """
+    if settings.kv_budget is None:
+        return None
+    trees = max(1, min(settings.questions_in_flight, questions))
+    room = parse_bytes(settings.kv_budget) // trees // token_bytes
+    needed = prompt_tokens + settings.first_tokens
+    if room < needed:
+        fits = [f"search.kv_budget {math.ceil(trees * needed * token_bytes / 2**20)}MiB"]
+        in_flight = parse_bytes(settings.kv_budget) // (needed * token_bytes)
+        fits += [f"search.questions_in_flight {in_flight}"] if in_flight else []
+        raise BudgetError(
+            f"search.kv_budget {settings.kv_budget} leaves each of {trees} questions {room} KV tokens of {token_bytes} "
+            f"bytes, but the longest prompt with a first step alone needs {needed}, whole branches more. "
+            f"Fits: {', or '.join(fits)}"
+        )
+    return room

@@ -1,0 +1,180 @@
+"""One search over a task's questions: metered, guarded, recorded, its results yielded as they are ready."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from palmette import __version__
+from palmette.backends.backend import Backend, OnDevice, TellsTokens
+from palmette.errors import RunError
+from palmette.event_log import EventLog
+from palmette.events import Event, RunStarted, Session
+from palmette.memory.device import limit_device_memory
+from palmette.memory.meter import Meter
+from palmette.planner.run_plan import planned_memory
+from palmette.run.folder import finished_questions
+from palmette.run.parts import Parts, check_questions, limits_of
+from palmette.run.watch import Watch
+from palmette.score.judge import Judge, load_judge
+from palmette.search.cluster import by_meaning
+from palmette.search.loop import search
+from palmette.search.record import Recorder
+from palmette.search.result import SearchResult, finished_event, judge_tree
+from palmette.settings import Config
+from palmette.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is: questions finished of all, and tokens written by this process."""
+
+    done: int
+    total: int
+    tokens: int
+
+
+Listener = Callable[[Progress], None]
+
+
+def judge_of(config: Config, task: Task) -> Judge:
+    """Return who judges the task's answers: the one that `task.judge` names, or the task's own."""
+    return load_judge(task.judge if config.task.judge == "auto" else config.task.judge, config.task)
+
+
+def search_task(
+    config: Config, parts: Parts, task: Task, meter: Meter, *, listener: Listener | None = None
+) -> Iterator[SearchResult]:
+    """Search all questions of a task; nothing is written anywhere."""
+    return _search(config, parts, task, meter, lambda event: None, set(), listener)
+
+
+def search_into(
+    folder: Path,
+    config: Config,
+    parts: Parts,
+    task: Task,
+    meter: Meter,
+    *,
+    is_new: bool = False,
+    listener: Listener | None = None,
+) -> Iterator[SearchResult]:
+    """Search what the folder's events do not show as finished, and record it there. Safe to stop and call again.
+
+    The effective config is the first event. A folder that `is_new` must be empty still.
+    """
+    with EventLog(folder) as log:
+        if is_new and not log.is_empty:
+            raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
+        done: set[str] = set()
+        if log.is_empty:
+            log.write(RunStarted(__version__, config.model_dump(mode="json")))
+        else:
+            done = finished_questions(folder, task)
+        yield from _search(config, parts, task, meter, log.write, done, listener)
+
+
+def make_meter(config: Config, device: str = "cpu") -> Meter:
+    """Return a meter that knows what the plan expects of each phase."""
+    planned = planned_memory(config)
+    return Meter(
+        device,
+        sample_seconds=config.memory.sample_seconds,
+        planned_bytes=planned.by_phase,
+        limit_bytes=planned.limit_bytes,
+    )
+
+
+def _search(
+    config: Config,
+    parts: Parts,
+    task: Task,
+    meter: Meter,
+    write: Callable[[Event], None],
+    done: set[str],
+    listener: Listener | None,
+) -> Iterator[SearchResult]:
+    backend, scorer = parts.backend, parts.scorer
+    room = check_questions(config, task, backend)
+    judge = judge_of(config, task)
+    told = _Told(len(done), len(task.questions), listener)
+    if told.done == told.total:
+        told.say()
+        return
+    begun = time.monotonic()
+    policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
+    recorder = Recorder(write)
+    with ExitStack() as stack:
+        device = backend.device if isinstance(backend, OnDevice) else "cpu"
+        if limit_device_memory(device, config.memory.inference_share):
+            meter = stack.enter_context(make_meter(config, device))
+        stack.enter_context(meter.recording(write))
+        stack.enter_context(told.listening_to(backend))
+        watch = Watch(meter, config.memory, backend, scorer)
+        strategy, clusterer = config.search.build_strategy(), None
+        if parts.embedder is not None and "clusters" in strategy.uses:
+            clusterer = by_meaning(watch.embedder(parts.embedder), config.embedder.cut)
+        try:
+            with meter.phase("search"):
+                for growth in search(
+                    [question for question in task.questions if question.id not in done],
+                    watch.backend,
+                    watch.scorer,
+                    strategy,
+                    limits_of(config.search, task, config.task.stop, room),
+                    seed=config.seed,
+                    aggregate=config.search.aggregate,
+                    observer=recorder,
+                    clusterer=clusterer,
+                ):
+                    result = judge_tree(growth, judge, config.search)
+                    write(finished_event(result))
+                    told.finished(result)
+                    yield result
+        finally:
+            write(
+                Session(
+                    seconds=round(time.monotonic() - begun, 3),
+                    policy_calls=backend.calls - policy_calls,
+                    reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                    questions=told.done - len(done),
+                    kv_bytes_per_token=backend.kv_bytes_per_token,
+                    peak_kv_tokens=recorder.peak_kv_tokens,
+                )
+            )
+
+
+class _Told:
+    """Counts what is finished and written, and tells a listener."""
+
+    def __init__(self, done: int, total: int, listener: Listener | None) -> None:
+        self.done = done
+        self.total = total
+        self._tokens = 0
+        self._counted_by_backend = False
+        self._listener = listener
+        self.say()
+
+    def say(self) -> None:
+        if self._listener is not None:
+            self._listener(Progress(self.done, self.total, self._tokens))
+
+    def finished(self, result: SearchResult) -> None:
+        self.done += 1
+        if not self._counted_by_backend:
+            self._tokens += result.tokens
+        self.say()
+
+    def listening_to(self, backend: Backend) -> ExitStack:
+        """Count tokens as the backend writes them, until the stack is closed; where it does not tell, per question."""
+        stack = ExitStack()
+        if isinstance(backend, TellsTokens) and self._listener is not None:
+            self._counted_by_backend = True
+            backend.on_tokens = self._written
+            stack.callback(setattr, backend, "on_tokens", None)
+        return stack
+
+    def _written(self, tokens: int) -> None:
+        self._tokens += tokens
+        self.say()

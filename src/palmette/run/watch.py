@@ -1,0 +1,92 @@
+"""The parts of a search under watch: metered by phase, and guarded where memory can run out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from palmette.backends.backend import Backend
+from palmette.backends.guarded import GuardedBackend
+from palmette.events import OomRetry
+from palmette.memory.device import DeviceMemory, read_device
+from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
+from palmette.memory.meter import Meter
+from palmette.memory.oom import CacheFull, TellsCacheFull
+from palmette.score.guarded import GuardedEmbedder, GuardedScorer
+from palmette.score.scorer import Embedder, Scorer
+from palmette.settings import MemorySettings
+from palmette.units import parse_bytes
+
+
+class Watch:
+    """Puts the parts of one search under guards that share a meter.
+
+    A guard that is at its end gives up the caches of all parts, since they lie on the same device.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        settings: MemorySettings,
+        backend: Backend,
+        scorer: Scorer | None,
+    ) -> None:
+        self._meter = meter
+        self._settings = settings
+        parts: tuple[object, ...] = (backend, scorer)
+        self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
+        self._cache_full: dict[str, CacheFull] = {}
+        phase = partial(self._phase, "expand", "policy", backend)
+        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
+        self.scorer: GuardedScorer | None = None
+        if scorer is not None:
+            phase = partial(self._phase, "score", "reward", scorer)
+            self.scorer = GuardedScorer(scorer, self._run_pieces("scoring", "step", "score"), phase)
+
+    def embedder(self, embedder: Embedder) -> GuardedEmbedder:
+        """Return the embedder under its own guard."""
+        return GuardedEmbedder(
+            embedder, self._run_pieces("embedding", "text", "embed"), partial(self._meter.phase, "embed")
+        )
+
+    @contextmanager
+    def _phase(self, name: str, role: str, part: object) -> Iterator[None]:
+        """Meter a phase. A cache that could not grow in it is told like work that did not fit."""
+        try:
+            with self._meter.phase(name):
+                yield
+        finally:
+            cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
+            if cache_full is not None and cache_full is not self._cache_full.get(role):
+                self._cache_full[role] = cache_full
+                self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
+
+    def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
+        if not self._settings.guard:
+            return run_whole
+        return guard_with_meter(
+            self._meter,
+            name,
+            unit=unit,
+            reclaim_least=parse_bytes(self._settings.reclaim_least),
+            free_caches=self._give_up_caches,
+            limit_bytes=self._meter.limit_bytes,
+            planned_bytes=self._meter.planned_bytes.get(phase),
+        ).run
+
+    def _give_up_caches(self) -> bool:
+        given_up = [part.give_up_cache() for part in self._caches]
+        return any(given_up)
+
+
+def _retry(cache: str, cache_full: CacheFull, now: DeviceMemory) -> OomRetry:
+    return OomRetry(
+        guard=cache,
+        unit="token",
+        tried=cache_full.wanted_tokens,
+        limit=cache_full.limit_tokens,
+        reason=cache_full.reason,
+        freed_bytes=0,
+        free_bytes_before=now.free_bytes,
+        free_bytes_after=now.free_bytes,
+        held_bytes=now.held_bytes,
+    )

@@ -1,0 +1,49 @@
+"""Scores steps with a process reward model: the sigmoid of its scalar head at the last token of a step."""
+
+from collections.abc import Mapping
+
+import torch
+
+from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_model import check_finite
+from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.settings import RewardSettings
+from palmette.units import parse_bytes
+
+
+class PrmScorer(TreeScorer):
+    """The score is the sigmoid of the head's output at the last token of the step."""
+
+    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        found: dict[CacheNode, float] = {}
+        pending = list(nodes.values())
+        while pending:
+            batch = pending[: self._batch_rows]
+            pieces, _ = self.tree.fit(batch, batch)
+            logits_P = self.tree.run(list(pieces.values()))[:, 0]
+            check_finite(logits_P, "the reward model's scores")
+            for (node, _, last), logit in zip(pieces.values(), logits_P.tolist(), strict=True):
+                if last == len(node.tokens):
+                    found[node] = logit
+            pending = [tip for tip in pending if tip not in found]
+        return {row: found[node] for row, node in nodes.items()}
+
+    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+        return float(self.tree.run_alone(row)[0, 0])
+
+    def _score(self, value: float) -> float:
+        return float(torch.tensor(value, dtype=torch.float64).sigmoid())
+
+
+def load(settings: RewardSettings) -> PrmScorer:
+    """Return a scorer for `reward.model`, a token classifier with one label that is loaded into this process."""
+    from palmette.zoo.load import load_reward
+
+    assert settings.model is not None
+    options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
+    model, tokenizer = load_reward(settings.model, **options)
+    kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
+    return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+
+
+plugin = load

@@ -1,0 +1,1 @@
+"""Exact solvers for the set of leaves that ETS keeps. They know costs and values, but no steps and no scores."""

@@ -1,0 +1,254 @@
+"""What a run can be told: one table of settings for each part, as pydantic models with their defaults."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from palmette import registry
+from palmette.errors import ConfigError
+from palmette.strategy import Strategy, make_strategy, settings_of
+from palmette.units import parse_bytes
+
+Device = str
+Aggregate = Literal["last", "min", "mean", "prod"]
+Vote = Literal["best", "majority", "weighted"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Quantize = Literal["none", "bfloat16", "int8"]
+_DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
+PARTNERS = {"seedling": "seedling-ripe"}
+READ_BY_LIKELIHOOD = ("seedling-ripe",)
+"""Models of the zoo that score by what they expect."""
+
+
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear maps of a layer that LoRA may be put on."""
+
+_LARGEST_SEED = 2**63 - 1
+_LARGEST_COUNT = 10**7
+
+
+def _greedy_or_warm(temperature: float) -> float:
+    if 0 < temperature < 0.01:
+        raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
+    return temperature
+
+
+def _with_line_breaks(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")  # A shell hands on the two characters.
+
+
+def _targets(text: str) -> str:
+    wrong = [name for name in text.split(",") if name not in LORA_TARGETS]
+    if text != "all" and wrong:
+        raise ValueError(f"name 'all' or some of {','.join(LORA_TARGETS)}, with commas between")
+    return text
+
+
+def _amount_of_memory(text: Any) -> str | int:
+    if not isinstance(text, str | int) or isinstance(text, bool):
+        raise ValueError("write an amount of memory like '2GiB', or a whole number of bytes")
+    try:
+        if parse_bytes(text) > 0:
+            return text
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    raise ValueError("a budget of no bytes holds nothing")
+
+
+def _devices_with_units(devices: Any) -> Any:
+    if isinstance(devices, int | float) and not isinstance(devices, bool):
+        raise ValueError(f"{devices} of what? Write '{devices}GiB' or 'cpu:{devices}GiB' if GiB are meant")
+    return devices
+
+
+Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
+"""An amount of memory, or null."""
+
+
+class Settings(BaseModel):
+    """A table of settings: unknown keys, numbers as texts, NaN and infinity are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class PolicySettings(Settings):
+    """The model that proposes steps. Sampling defaults are the ones ETS and REBASE publish: temperature 1, no cut."""
+
+    model: str = Field("seedling", min_length=1)
+    backend: str = Field("local", min_length=1)
+    adapter: str | None = Field(None, min_length=1)
+    dtype: Dtype = "float32"
+    quantize: Quantize = "none"
+    device: Device = Field("auto", pattern=_DEVICE)
+    temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = Field(1.0, ge=0, le=100)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
+    min_p: float = Field(0.0, ge=0, le=1)
+    batch_rows: int = Field(512, ge=1, le=65_536)
+
+
+class RewardSettings(Settings):
+    """The model that scores steps; null for none, `auto` for the one trained for the policy.
+
+    `score` tells how: by a scalar head, by how much a causal language model expects the step, or by another scorer.
+    """
+
+    model: str | None = Field("auto", min_length=1)
+    score: str = Field("auto", min_length=1)
+    adapter: str | None = Field(None, min_length=1)
+    dtype: Dtype = "float32"
+    quantize: Quantize = "none"
+    device: Device = Field("auto", pattern=_DEVICE)
+    batch_rows: int = Field(512, ge=1, le=65_536)
+    kv_budget: Budget = None
+
+
+class TaskSettings(Settings):
+    """Where questions come from; null formats mean the task's own."""
+
+    name: str = Field("ladder", min_length=1)
+    questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
+    skip: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
+    grade: int = Field(3, ge=1, le=9)
+    split: Literal["train", "test"] = "test"
+    system: str | None = None
+    prompt: str | None = Field(None, min_length=1)
+    step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
+    stop: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
+    judge: str = Field("auto", min_length=1)
+    verify_seconds: float = Field(5.0, gt=0, le=3600)
+
+
+def split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what belongs to the strategy and what belongs to every search, of a table `search`."""
+    shared = [key for key in SearchSettings.model_fields if key != "options" and key in values]
+    return {str(key): values[key] for key in values if key not in shared}, {key: values[key] for key in shared}
+
+
+class SearchSettings(Settings):
+    """How the tree grows. Limits are those of the ETS release: 25 steps, 256 tokens a step, 1024 in all.
+
+    `options` holds the strategy's own settings, which it declares; in a file they stand beside the others.
+    """
+
+    strategy: str = Field("best_of_n", min_length=1)
+    width: int = Field(16, ge=1, le=65_536)
+    depth: int = Field(25, ge=1, le=_LARGEST_COUNT)
+    step_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
+    total_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
+    aggregate: Aggregate = "prod"
+    vote: Vote = "weighted"
+    kv_budget: Budget = None
+    first_step_tokens: int = Field(32, ge=1, le=_LARGEST_COUNT)
+    questions_in_flight: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        own, shared = split_search(values)
+        return {**shared, "options": own}
+
+    @model_serializer(mode="wrap")
+    def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        options = values.pop("options")
+        return {**values, **options}
+
+    @property
+    def first_tokens(self) -> int:
+        """How long a first step is expected to be, within the limits of a step."""
+        return min(self.first_step_tokens, self.step_tokens, self.total_tokens)
+
+    def build_strategy(self) -> Strategy:
+        """Return the strategy with its settings filled in; raise ConfigError for a name that stands for none."""
+        part = registry.find("strategy", self.strategy)
+        declared = settings_of(part)
+        own = {key: value for key, value in self.options.items() if key in declared.model_fields}
+        try:
+            return make_strategy(
+                part, declared.model_validate(own), width=self.width, first_step_tokens=self.first_tokens
+            )
+        except TypeError as error:
+            raise ConfigError(f"search.strategy {self.strategy}: {error}") from error
+
+
+class EmbedderSettings(Settings):
+    """The SentenceTransformer that tells which steps say the same; loaded only where a strategy uses clusters.
+
+    Device `auto` is the reward model's.
+    """
+
+    model: str = Field("minilm", min_length=1)
+    device: Device = Field("auto", pattern=_DEVICE)
+    batch_rows: int = Field(128, ge=1, le=65_536)
+    cut: float = Field(0.05, ge=0, le=2)
+
+
+class MemorySettings(Settings):
+    """What there is, what the planner counts with, how memory is watched. `devices` null means the ones detected."""
+
+    devices: Annotated[str | None, BeforeValidator(_devices_with_units)] = Field(None, min_length=1)
+    inference_share: float = Field(0.95, gt=0, le=1)
+    training_share: float = Field(0.90, gt=0, le=1)
+    prompt_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
+    kv_holds: Literal["path", "width"] = "path"
+    any_embed_device: bool = False
+    guard: bool = True
+    reclaim_least: Annotated[Any, AfterValidator(_amount_of_memory)] = "1GiB"
+    sample_seconds: float = Field(0.1, ge=0.001, le=3600)
+
+
+class TrainSettings(Settings):
+    """What an update holds; as yet only planned, not run."""
+
+    method: Literal["full", "lora"] = "full"
+    lora_rank: int = Field(16, ge=1, le=65_536)
+    lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
+    optimizer_dtype: Dtype = "float32"
+    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    group_size: int = Field(8, ge=1, le=65_536)
+    response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
+    micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
+    gradient_checkpointing: bool = True
+    reference: Literal["none", "host"] = "none"
+
+
+def reads_model(score: str) -> bool:
+    """Tell whether a way to score reads the reward model; any other name stands for a scorer of its own."""
+    return score == "auto" or score in registry.built_ins("scorer")
+
+
+class Config(Settings):
+    """Everything a run is told. `out` null means a new folder below `runs`."""
+
+    seed: int = Field(0, ge=0, le=_LARGEST_SEED)
+    out: str | None = Field(None, min_length=1)
+    policy: PolicySettings = PolicySettings()
+    reward: RewardSettings = RewardSettings()
+    task: TaskSettings = TaskSettings()
+    embedder: EmbedderSettings = EmbedderSettings()
+    search: SearchSettings = SearchSettings()
+    memory: MemorySettings = MemorySettings()
+    train: TrainSettings = TrainSettings()
+
+    def has_scores(self) -> bool:
+        """Tell whether steps are scored: by a reward model, or by a scorer of the user's own."""
+        return self.partner() is not None or not reads_model(self.reward.score)
+
+    def partner(self) -> str | None:
+        """Return the reward model: the one named, or for `auto` the one that was trained for the policy, if any."""
+        return PARTNERS.get(self.policy.model) if self.reward.model == "auto" else self.reward.model

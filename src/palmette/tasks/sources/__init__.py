@@ -1,0 +1,1 @@
+"""The built-in tasks: each file is one, named like the file."""

@@ -1,0 +1,200 @@
+"""The public surface: what people import, with the shipped models."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import palmette
+from palmette.event_log import read_events
+from palmette.events import QuestionFinished, QuestionStarted
+from palmette.run.search import Progress
+from palmette.search.replay import replay
+
+TASK = palmette.load_task("ladder", questions=4, grade=2)
+
+
+@pytest.fixture(scope="module")
+def searcher() -> Iterator[palmette.Searcher]:
+    with palmette.Searcher(policy="seedling", strategy="ets", width=8, settings={"task.grade": 2}) as searcher:
+        yield searcher
+
+
+def test_a_question_of_ones_own_gives_an_answer_with_its_tree(searcher: palmette.Searcher) -> None:
+    result = searcher.search("(3+4)*2-5")
+    assert (result.answer, result.outcome) == ("9", None)  # Nobody said what is right.
+    assert result.solution is not None and result.solution.strip().endswith("=9")
+    assert result.score is not None and 0 < result.score <= 1
+    finished = [node for node in result.tree.nodes if node.state == "finished"]
+    assert len(finished) == 8
+    assert all(node.reward is None and node.outcome is None for node in result.tree.nodes)
+    assert result.tokens == sum(len(node.tokens) for node in result.tree.nodes[1:])
+    assert all(len(node.tokens) == len(node.logprobs) for node in result.tree.nodes[1:])
+
+
+def test_every_state_of_a_step_is_what_the_tree_shows(searcher: palmette.Searcher) -> None:
+    result = searcher.search(TASK)[0]
+    parents = {node.parent for node in result.tree.nodes}
+    for node in result.tree.nodes:
+        assert (node.state == "kept") == (node.id in parents)
+        assert (node.state == "finished") == node.finished
+    assert {node.state for node in result.tree.nodes} == {"kept", "pruned", "finished"}
+    assert [leaf.outcome is not None and leaf.reward is not None for leaf in result.leaves] == [True] * len(
+        result.leaves
+    )
+    assert any(node.cluster is not None for node in result.tree.nodes)
+
+
+def test_texts_messages_rows_and_questions_are_the_same_question(searcher: palmette.Searcher) -> None:
+    text = "7*3+2"
+    asked = [{"role": "user", "content": text}]
+    question = palmette.Question("mine", tuple(asked), "23")
+    results = searcher.search([text, asked, {"question": text, "answer": 23}, question])
+    assert [result.answer for result in results] == ["23"] * 4
+    assert [result.outcome for result in results] == [None, None, "correct", "correct"]
+    assert results[0].question.messages == results[1].question.messages == results[3].question.messages
+    assert len({result.question.id for result in results}) == 4
+    alone = searcher.search(asked)
+    assert isinstance(alone, palmette.SearchResult)
+
+
+def test_the_same_question_gets_the_same_tree_alone_and_in_company(searcher: palmette.Searcher) -> None:
+    alone = searcher.search("9-4+8")
+    among = searcher.search(["1+1", "9-4+8", "(2+3)*4"])[1]
+    assert alone.to_dict() == among.to_dict()
+
+
+def test_results_come_as_they_are_ready_with_progress_by_tokens(searcher: palmette.Searcher) -> None:
+    heard: list[Progress] = []
+    results = list(searcher.stream(TASK, progress=heard.append))
+    assert {result.question.id for result in results} == {question.id for question in TASK.questions}
+    assert heard[0] == Progress(0, 4, 0) and heard[-1].done == 4
+    assert all(first.done <= second.done and first.tokens <= second.tokens for first, second in pairwise(heard))
+    # Heard inside waves too: more often than once for each question. Branches that write the same count each.
+    assert len(heard) > 20
+    assert heard[-1].tokens == sum(result.tokens for result in results)
+
+
+def test_a_stream_that_is_left_leaves_nothing_behind(searcher: palmette.Searcher) -> None:
+    stream = searcher.stream(TASK)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]  # A generator.
+    backend = searcher.load().backend
+    assert backend._nodes == {}  # type: ignore[attr-defined]
+    assert searcher.search("2+2").answer == "4"
+
+
+def test_a_recorded_search_reads_back_as_the_results_it_gave(searcher: palmette.Searcher, tmp_path: Path) -> None:
+    results = searcher.search(TASK, out=tmp_path / "run")
+    told = replay(read_events(tmp_path / "run"))
+    for result in results:
+        one = told[result.question.id]
+        assert one.tree.prompt_tokens == result.tree.prompt_tokens
+        assert one.tree.temperature == result.tree.temperature == 1.0
+        for recorded, node in zip(one.tree.nodes, result.tree.nodes, strict=True):
+            same = ("tokens", "text", "state", "cluster", "outcome", "reward", "finished")
+            assert [getattr(recorded, name) for name in same] == [getattr(node, name) for name in same]
+    finished = [event for event in read_events(tmp_path / "run") if isinstance(event, QuestionFinished)]
+    assert all(len(event.leaves) == sum(event.leaf_outcomes.values()) for event in finished)
+    started = [event for event in read_events(tmp_path / "run") if isinstance(event, QuestionStarted)]
+    assert all(len(event.prompt_token_ids) == event.prompt_tokens for event in started)
+
+
+def test_a_run_recorded_from_python_is_resumed_and_evaluated_by_the_command_line(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with palmette.Searcher(policy="seedling", strategy="rebase", width=4) as searcher:
+        stream = searcher.stream(TASK, out=folder)
+        first = next(stream)
+        stream.close()  # type: ignore[attr-defined]
+    command = [sys.executable, "-m", "palmette"]
+    done = subprocess.run(
+        [*command, "search", "--resume", str(folder), "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["results"]["questions"] == 4
+    told = replay(read_events(folder))
+    assert told[first.question.id].finished is not None and len(told) == 4
+    subprocess.run([*command, "evaluate", str(folder)], capture_output=True, check=True)
+
+
+def test_a_result_as_values_is_json_and_complete(searcher: palmette.Searcher) -> None:
+    result = searcher.search({"question": "6*7", "answer": "42"})
+    values = json.loads(json.dumps(result.to_dict()))
+    assert (values["answer"], values["outcome"]) == ("42", "correct")
+    assert set(values["choices"]) == {"best", "majority", "weighted"}
+    steps = values["tree"]["steps"]
+    assert [step["id"] for step in steps] == list(range(1, len(steps) + 1))
+    assert all(step["score"] is not None and step["tokens"] and step["logprobs"] for step in steps)
+
+
+def test_the_tree_is_drawn_as_text_and_as_a_picture_without_scripts(searcher: palmette.Searcher) -> None:
+    result = searcher.search("(3+4)*2-5")
+    drawn = str(result.tree).splitlines()
+    assert drawn[0] == "prompt" and len(drawn) == len(result.tree.nodes)
+    page = result._repr_html_()
+    assert page.count("<circle") + page.count("<rect") == len(result.tree.nodes)
+    assert "<script" not in page
+
+
+def test_hostile_text_in_a_picture_and_in_a_drawing_is_inert() -> None:
+    from palmette.search.picture import tree_svg
+
+    tree = palmette.Tree((1,))
+    tree.add(0, (2,), '</title><script>alert(1)</script>"\x1b[2J', (0.0,), finished=True).state = "finished"
+    assert "<script" not in tree_svg(tree)
+    assert "\x1b" not in str(tree)
+
+
+def test_a_plan_tells_what_fits_and_what_would() -> None:
+    fits = palmette.plan("seedling", strategy="ets", width=16, devices="cpu:8GiB")
+    assert fits.fits and fits.refusal is None and fits.suggestions == ()
+    assert "policy weights" in str(fits) and "palmette-plan" in fits._repr_html_()
+    tight = palmette.plan("seedling", strategy="ets", width=16, devices="cpu:256MiB")
+    assert not tight.fits and tight.refusal is not None and tight.to_dict()["suggestions"] == list(tight.suggestions)
+    advised = next(setting for setting in tight.suggestions if setting.startswith("devices")).split('"')[1]
+    assert palmette.plan("seedling", strategy="ets", width=16, devices=advised).fits
+
+
+def test_answers_are_graded() -> None:
+    assert palmette.grade(r"so it is \boxed{\frac{1}{2}}", "0.5") == "correct"
+    assert palmette.grade("The answer is 4.", "5") == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"strategy": "etss"}, "Did you mean 'ets'?"),
+        ({"widht": 4}, "Did you mean 'search.width'?"),
+        ({"policy": "smollm2-135m", "strategy": "ets"}, "there is no reward model"),
+        ({"settings": {"policy.temprature": 1}}, "Did you mean 'policy.temperature'?"),
+        ({"strategy": 7}, "a strategy is a subclass of palmette.Strategy"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_loaded(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(palmette.ConfigError, match=complaint):
+        palmette.Searcher(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("questions", [[], [7], [""], "   ", {"text": "1+1"}, [{"role": "user"}], ["\ud800"]])
+def test_what_is_no_question_is_refused(searcher: palmette.Searcher, questions: object) -> None:
+    with pytest.raises(palmette.ConfigError):
+        searcher.search(questions)  # type: ignore[call-overload]
+
+
+def test_importing_palmette_lists_its_names_and_no_torch() -> None:
+    code = "import palmette, sys; print(dir(palmette)); palmette.Strategy; print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "Searcher" in told[0] and told[1] == "False"
+    with pytest.raises(AttributeError, match="no attribute 'Sercher'"):
+        palmette.Sercher  # noqa: B018
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise() -> None:
+    code = "import palmette, os; print(os.environ['OMP_WAIT_POLICY'])"
+    for given, expected in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        environment = {"PATH": "/usr/bin", "PYTHONPATH": str(Path(palmette.__file__).parents[1]), **given}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.strip() == expected

@@ -1,0 +1,185 @@
+"""Run folders: made once, read back, those of earlier versions too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palmette.commands.report import rejudging
+from palmette.config import load_config
+from palmette.errors import ConfigError, RunError
+from palmette.event_log import FILE_NAME, EventLog, read_events
+from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted
+from palmette.report.compare import compare
+from palmette.run.folder import anchored, finished_questions, new_folder, run_config
+from palmette.run.sweep import PLAN, Cell, open_sweep
+from palmette.search.rejudge import Rejudge, evaluate
+from palmette.search.replay import replay
+from palmette.search.summary import summarize
+from palmette.settings import Config
+from palmette.tasks.load import load_task
+
+OLD_CONFIG: dict[str, Any] = {
+    "seed": 3, "out": None,
+    "policy": {
+        "model": "seedling", "adapter": None, "dtype": "float32", "weights": "as_is", "device": "auto",
+        "temperature": 1.0, "top_p": 1.0, "top_k": None, "min_p": 0.0, "batch_rows": 512,
+    },
+    "reward": {
+        "model": "seedling-ripe", "score": "likelihood", "adapter": None, "dtype": "float32", "weights": "int8",
+        "device": "auto", "batch_rows": 512, "kv_budget": None,
+    },
+    "task": {
+        "name": "ladder", "questions": 1, "skip": 0, "seed": 0, "grade": 1, "split": "test", "system": None,
+        "prompt": None, "step_end": None, "stop": None, "verify_seconds": 5.0,
+    },
+    "embedder": {"model": "minilm", "device": "auto", "batch_rows": 128, "cut": 0.05},
+    "search": {
+        "strategy": "best_of_n", "width": 2, "depth": 25, "step_tokens": 256, "total_tokens": 1024, "fold": "min",
+        "vote": "weighted", "rebase_temperature": 0.2, "lambda_kv": 1.25, "lambda_diversity": None,
+        "kv_cost": "nodes", "kv_budget": None, "first_step_tokens": 32, "questions_in_flight": 16,
+    },
+    "memory": {
+        "devices": None, "inference_share": 0.95, "training_share": 0.9, "prompt_tokens": 256, "kv_holds": "path",
+        "any_embed_device": False, "guard": True, "reclaim_least": "1GiB", "sample_seconds": 0.1,
+    },
+    "train": {
+        "method": "full", "lora_rank": 16, "lora_targets": "all", "optimizer": "adamw", "optimizer_dtype": "float32",
+        "questions": 16, "group_size": 8, "response_tokens": 1024, "micro_batch_tokens": 4096,
+        "gradient_checkpointing": True, "logits": "chunked", "reference": "none",
+    },
+}  # fmt: skip
+"""What version 0.1.0 wrote into its first event before keys were renamed."""
+
+(ASKED,) = load_task(load_config(None, {"task.questions": 1, "task.grade": 1}).task).questions
+ANSWER = ASKED.reference
+
+
+def old_events() -> list[dict[str, Any]]:
+    """Return a run as version 0.1.0 wrote it: kind `rung`, no prompt tokens, no verdicts on single leaves."""
+    right = {"id": 1, "parent": 0, "tokens": [5, 6], "text": f"={ANSWER}", "logprobs": [-0.5, -0.25]}
+    wrong = {"id": 2, "parent": 0, "tokens": [5], "text": "=no", "logprobs": [-0.5]}
+    chosen = {vote: {"answer": ANSWER, "outcome": "correct"} for vote in ("best", "majority", "weighted")}
+    name = ASKED.id
+    return [
+        {"kind": "run_started", "version": "0.1.0", "config": OLD_CONFIG},
+        {"kind": "question_started", "question": name, "prompt": ASKED.messages[-1]["content"],
+         "reference": ANSWER, "prompt_tokens": 9, "digest": ASKED.digest},
+        {"kind": "rung", "guard": "wave", "unit": "node", "tried": 8, "limit": 4, "reason": "no memory",
+         "freed_bytes": 5, "free_bytes_before": 10, "free_bytes_after": 15, "held_bytes": 70, "spared": False,
+         "began": 100.0, "moment": 0.5},
+        {"kind": "wave_done", "question": name, "wave": 0, "children": {}, "kv_tokens": 12, "separate_kv_tokens": 21,
+         "nodes": [{**right, "finished": True, "score": 0.75}, {**wrong, "finished": True, "score": 0.5}]},
+        {"kind": "question_finished", "question": name, "choices": chosen,
+         "leaf_outcomes": {"correct": 1, "wrong": 1}, "generated_tokens": 3, "mean_kv_tokens": 12.0,
+         "peak_kv_tokens": 12, "peak_separate_kv_tokens": 21, "waves": 1},
+        {"kind": "memory_timeline", "device": "cpu", "began": 100.0, "total_bytes": 1000, "moments": [0.0, 1.0],
+         "held_bytes": [50, 70], "places": [None, 0],
+         "phases": [{"name": "search", "times": 1, "seconds": 1.0, "peak_bytes": 70, "planned_bytes": None}]},
+        {"kind": "session", "seconds": 1.5, "policy_calls": 4, "reward_calls": 2, "questions": 1,
+         "kv_bytes_per_token": 64},
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in old_events()))
+    return folder
+
+
+def test_the_config_of_an_old_run_is_read_under_todays_keys(old: Path) -> None:
+    config = run_config(old)
+    assert (config.seed, config.search.aggregate, config.search.width) == (3, "min", 2)
+    assert (config.policy.quantize, config.reward.quantize) == ("none", "int8")
+    assert (config.policy.backend, config.task.judge) == ("local", "auto")
+    assert config == run_config(old, imports=False)
+    assert config.search.options == {
+        "rebase_temperature": 0.2, "lambda_kv": 1.25, "lambda_diversity": None, "kv_cost": "nodes",
+    }  # fmt: skip
+
+
+def test_an_old_run_is_reported_judged_again_and_continued(old: Path) -> None:
+    events = list(read_events(old))
+    (retry,) = [event for event in events if isinstance(event, OomRetry)]
+    assert (retry.tried, retry.limit, retry.held_bytes) == (8, 4, 70)
+    assert summarize(events).votes["best"].share == 1.0
+
+    (one,) = replay(events).values()
+    assert [(node.state, node.score) for node in one.tree.nodes[1:]] == [("finished", 0.75), ("finished", 0.5)]
+    assert one.tree.unique_tokens([1, 2]) == 9 + 3
+
+    told = compare([old], rejudging())
+    (story,) = told.stories[0]["stories"]
+    assert [(ballot[0], ballot[2]) for ballot in story["ballots"]] == [(1, 0.75)]  # "=no" holds no number
+    assert story["outcomes"] == ["correct"]
+    (memory,) = told.stories[0]["memory"]
+    assert [(mark["tried"], mark["limit"]) for mark in memory["retries"]] == [(8, 4)]
+    assert told.stories[0]["config"]["search"]["aggregate"] == "min"
+    assert told.rows[0].values["best"] == 1.0
+
+    task = load_task(run_config(old).task)
+    judge = rejudging()(run_config(old))
+    assert isinstance(judge, Rejudge)
+    assert evaluate([one], judge)["min"]["weighted"].share == 1.0
+    assert finished_questions(old, task) == {ASKED.id}
+
+
+def test_an_old_sweep_is_opened_under_todays_keys(tmp_path: Path) -> None:
+    cells = [{"strategy": "beam", "width": 2, "seed": 0}, {"strategy": "ets", "width": 2, "seed": 0}]
+    (tmp_path / PLAN).write_text(json.dumps({"base": OLD_CONFIG, "cells": cells}))
+    sweep = open_sweep(tmp_path)
+    assert sweep.cells == (Cell("beam", 2, 0), Cell("ets", 2, 0))
+    assert sweep.config(sweep.cells[1]).search.aggregate == "min"
+    assert sweep.config(sweep.cells[1]).search.options["lambda_kv"] == 1.25
+
+
+def test_a_new_folder_must_be_empty_and_writable(tmp_path: Path) -> None:
+    folder = new_folder(load_config(None, {"out": str(tmp_path / "a" / "b")}))
+    assert folder.is_dir()
+    (folder / "file").touch()
+    with pytest.raises(ConfigError, match="is not empty. Choose a new folder, or continue it with --resume"):
+        new_folder(load_config(None, {"out": str(folder)}))
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        new_folder(load_config(None, {"out": str(folder / "file" / "below")}))
+
+
+def test_without_out_a_folder_is_named_by_the_moment_and_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_folder(load_config(None, {"search.strategy": "beam", "search.width": 4})).name.endswith("-beam-4")
+    assert new_folder(load_config(), "my.module:Own/../x").name.endswith("-my.module_Own_.._x")
+
+
+def test_paths_of_a_config_hold_in_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "seedling").mkdir()  # A folder of that name does not take the place of the zoo's model.
+    settings = {"task.name": "rows.jsonl", "reward.model": "model", "reward.adapter": "gone"}
+    config = anchored(load_config(None, settings))
+    assert (config.task.name, config.reward.model) == (str(tmp_path / "rows.jsonl"), str(tmp_path / "model"))
+    assert (config.policy.model, config.reward.adapter) == ("seedling", "gone")
+
+
+def test_finished_questions_are_known_and_a_task_that_changed_is_refused(tmp_path: Path) -> None:
+    task = load_task(load_config(None, {"task.questions": 2}).task)
+    first, second = task.questions
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        log.write(QuestionStarted(first.id, "", first.reference, 3, first.digest))
+        log.write(QuestionFinished(first.id, {}, {}, 1, 1.0, 1, 1, 1))
+        log.write(QuestionStarted(second.id, "", second.reference, 3, second.digest))
+    assert finished_questions(tmp_path, task) == {first.id}
+    other = load_task(load_config(None, {"task.questions": 2, "task.prompt": "other {question}"}).task)
+    with pytest.raises(RunError, match=f"question {first.id} is no longer what it was; the task has changed"):
+        finished_questions(tmp_path, other)
+
+
+def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps(old_events()[-1]) + "\n")
+    with pytest.raises(RunError, match="the first event is not run_started"):
+        run_config(tmp_path)
