@@ -1,7 +1,7 @@
 """A search with all memory there is, then with shares of what that took.
 
 `python -m benchmarks.capped OUT [CONFIG.yaml] [SHARE ...]` prints a row for each; without a config it takes SmolLM2.
-Each search runs in a process of its own, whose address space is capped after its models are loaded.
+Each search runs in a process of its own, whose address space is limited after its models are loaded.
 """
 
 import json
@@ -32,7 +32,7 @@ SMOLLM2 = {
 
 
 def search(folder: Path, config: Config, allowed_bytes: int | None) -> None:
-    """Search into a folder; with `allowed_bytes`, capped to what is mapped after loading and so much more."""
+    """Search into a folder; with `allowed_bytes` the address space may grow by so much after loading."""
     with Searcher(config=config) as searcher:
         loaded = mapped_bytes() or 0
         if allowed_bytes is not None:
@@ -77,7 +77,8 @@ def main() -> None:
     shares = [float(share) for share in sys.argv[2 + len(named) :]] or [0.5, 0.3]
     taken = in_a_fork(folder / "free", config, None)
     assert taken is not None
-    print("| memory beside the models | retries | seconds | same trees and answers |\n|---:|---|---:|---|")
+    print("| memory beside the models | retries (guard, size that failed) | seconds | same trees and answers |")
+    print("|---:|---|---:|---|")
     for name, allowed in [("free", None), *((f"{share:g}", int(taken * share)) for share in shares)]:
         if allowed is not None and in_a_fork(folder / name, config, allowed) is None:
             print(f"| {format_bytes(allowed)} | | | ended |")
@@ -87,7 +88,7 @@ def main() -> None:
         seconds = sum(event.seconds for event in events if isinstance(event, Session))
         same = "" if allowed is None else "yes" if grown(folder / name) == grown(folder / "free") else "NO"
         size = format_bytes(taken if allowed is None else allowed)
-        print(f"| {size}{' (no cap)' if allowed is None else ''} | {', '.join(retries)} | {seconds:.1f} | {same} |")
+        print(f"| {size}{' (no limit)' if allowed is None else ''} | {', '.join(retries)} | {seconds:.1f} | {same} |")
     folder.joinpath("taken.json").write_text(json.dumps({"taken_bytes": taken}), encoding="ascii")
 
 

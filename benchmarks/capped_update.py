@@ -2,9 +2,9 @@
 
     python -m benchmarks.capped_update OUT --shares 0.6 0.3
 
-Weights, gradients and optimizer state cannot be cut; a share is one of what the free updates took beside them. Each
-run is a process of its own, whose address space is capped once its model is loaded. Every capped run is also made
-once more without a cap, in the pieces that the guard ended with: its weights have to be the same to the last bit.
+Weights, gradients and optimizer state cannot be split: shares are of what the unlimited updates took beside them. Each
+run is a process of its own, whose address space is limited once its model is loaded. Every limited run is repeated
+without a limit, in the pieces that the guard ended with: its weights have to be the same to the last bit.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def row(folder: Path, told: dict[str, Any], allowed_bytes: int | None, compared:
     """Return a row of the table."""
     retries = ", ".join(str(event.tried) for event in read_events(folder) if isinstance(event, OomRetry))
     backward = sum(failure["in_backward"] for failure in told["failures"])
-    size = f"{format_bytes(told['taken_bytes'])} (no cap)" if allowed_bytes is None else format_bytes(allowed_bytes)
+    size = f"{format_bytes(told['taken_bytes'])} (no limit)" if allowed_bytes is None else format_bytes(allowed_bytes)
     pieces = " + ".join(str(update["pieces"]) for update in told["updates"])
     return f"| {size} | {retries} | {backward} | {pieces} | {told['seconds']:.1f} | {' | '.join(compared)} |"
 

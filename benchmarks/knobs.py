@@ -63,8 +63,8 @@ UPDATES: dict[str, Knobs] = {
     "large blocks mapped": {"mapped": True},
     "large blocks mapped, half the micro-batch": {"mapped": True, "rows": ROWS // 2},
     "reference streamed from its file": {"streamed": True},
-    "KV given up after the rollout": {"given_up": True},
-    "KV given up, then reclaimed": {"given_up": True, "reclaimed": True},
+    "KV cache freed after the rollout": {"given_up": True},
+    "KV cache freed, then reclaimed": {"given_up": True, "reclaimed": True},
 }
 _ALL = {"logits": "chunked", "checkpointing": True, "rows": ROWS // 2, "mapped": True, "streamed": True,
         "given_up": True, "reclaimed": True}  # fmt: skip

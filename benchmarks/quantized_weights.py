@@ -23,8 +23,8 @@ from palmette.zoo.load import load_policy
 SIDES: dict[str, dict[str, str]] = {
     "float32": {},
     "dtype bfloat16": {"dtype": "bfloat16"},
-    "weights bfloat16": {"quantize": "bfloat16"},
-    "weights int8": {"quantize": "int8"},
+    "quantize bfloat16": {"quantize": "bfloat16"},
+    "quantize int8": {"quantize": "int8"},
 }
 TEXTS = ("docs/strategies.md", "docs/report.md", "README.md", "LICENSE")
 PROMPT_TOKENS = 128
@@ -62,9 +62,9 @@ def weight_bytes(model: torch.nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
-def ladder(questions: int, weights: str) -> str:
+def ladder(questions: int, kind: str) -> str:
     """Search with both seedlings quantized; return how many answers were right."""
-    with Searcher(settings={"policy.quantize": weights, "reward.quantize": weights}) as searcher:
+    with Searcher(settings={"policy.quantize": kind, "reward.quantize": kind}) as searcher:
         task, begun = load_task("ladder", questions=questions), time.monotonic()
         results = searcher.search(task)
         seconds = time.monotonic() - begun
@@ -111,8 +111,8 @@ def main() -> None:
             f"99% below {divergence.quantile(0.99):.4f}; same likeliest token {same:.1%}",
             flush=True,
         )
-    for weights in ("none", "bfloat16", "int8") if options.ladder else ():
-        print(f"ladder, {weights}: {ladder(options.ladder, weights)}", flush=True)
+    for kind in ("none", "bfloat16", "int8") if options.ladder else ():
+        print(f"ladder, {kind}: {ladder(options.ladder, kind)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Two functions of your own in the place of models: one judges solutions, one scores steps.
+"""Two functions of your own: one scores steps in the place of a reward model, one judges solutions.
 
-The judge is a reward function: it names the arguments it wants and returns a number, of which 1 and more is right. The
-scorer looks at one step at a time and returns a number from 0 to 1. Prints the rewards of the leaves and a scored tree.
+The scorer gets one step at a time and returns a number from 0 to 1. The judge is a reward function as reinforcement
+learning libraries have it: it returns a number of which 1 and more is right. Both name the arguments that they want.
+Prints the reward of each leaf and the tree with the scores of its steps.
 """
 
 import re
@@ -9,15 +10,8 @@ import re
 import palmette
 
 
-def even_and_short(answer: str | None, solution: str) -> float:
-    """Reward even answers, shorter solutions more."""
-    if answer is None or not re.fullmatch(r"-?\d+", answer) or int(answer) % 2:
-        return 0.0
-    return 1.0 + 1.0 / len(solution)
-
-
 def checks_out(step: str) -> float:
-    """Score a step by computing it: `7*2=14` is right."""
+    """Score a step like `18+11=29` by computing it."""
     found = re.fullmatch(r"\s*(-?\d+)([-+*])(-?\d+)=(-?\d+)\s*", step)
     if found is None:
         return 0.5
@@ -26,8 +20,15 @@ def checks_out(step: str) -> float:
     return 1.0 if made == int(result) else 0.05
 
 
-with palmette.Searcher("seedling", checks_out, "rebase", judge=even_and_short, width=6, seed=3) as searcher:
-    result = searcher.search("(47+85)*6-(31*17)")
+def close(answer: str | None, reference: str) -> float:
+    """Reward 1 for the right number, less the farther away it is."""
+    if answer is None or not re.fullmatch(r"-?\d+", answer):
+        return 0.0
+    return 1.0 / (1.0 + abs(int(answer) - int(reference)))
+
+
+with palmette.Searcher("seedling", checks_out, "rebase", judge=close, width=6, seed=1) as searcher:
+    result = searcher.search({"question": "6+(18+11)+(19+22)", "answer": 76})
 for leaf in result.leaves:
-    print(f"leaf {leaf.id}: reward {leaf.reward:.3f}, {leaf.outcome}")
+    print(f"leaf {leaf.id}: reward {leaf.reward:.2f}, {leaf.outcome}")
 print(result.tree)

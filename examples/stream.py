@@ -12,11 +12,14 @@ import palmette
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/streamed")
 task = palmette.load_task("ladder", questions=6, grade=2)
+told: set[int] = set()
 
 
 def show(progress: palmette.Progress) -> None:
-    """Draw over the line before."""
-    print(f"\r{progress.done}/{progress.total} questions, {progress.tokens} tokens", end="", file=sys.stderr)
+    """Called after every few tokens; say when another question is finished."""
+    if progress.done not in told:
+        told.add(progress.done)
+        print(f"{progress.done}/{progress.total} questions, {progress.tokens} tokens", file=sys.stderr)
 
 
 with palmette.Searcher(policy="seedling", strategy="rebase", width=4, seed=1) as searcher:

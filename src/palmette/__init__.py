@@ -9,10 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palmette.api import Searcher, grade, load_task, plan
+    from palmette.api import MemoryPlan, Outcome, Progress, Searcher, grade, load_task, plan
+    from palmette.backends.backend import Backend, Expansion, Step
     from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError, RunError
     from palmette.score.judge import Judge, Verdict
-    from palmette.score.scorer import Candidate
+    from palmette.score.scorer import Candidate, Embedder, Scorer
     from palmette.search.result import SearchResult
     from palmette.strategy import Children, Frontier, Strategy, StrategySettings
     from palmette.tasks.task import Question, Task
@@ -26,10 +27,11 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _PLACES = {
-    "palmette.api": ("Searcher", "grade", "load_task", "plan"),
+    "palmette.api": ("MemoryPlan", "Outcome", "Progress", "Searcher", "grade", "load_task", "plan"),
+    "palmette.backends.backend": ("Backend", "Expansion", "Step"),
     "palmette.errors": ("BackendError", "BudgetError", "ConfigError", "PalmetteError", "RunError"),
     "palmette.score.judge": ("Judge", "Verdict"),
-    "palmette.score.scorer": ("Candidate",),
+    "palmette.score.scorer": ("Candidate", "Embedder", "Scorer"),
     "palmette.search.result": ("SearchResult",),
     "palmette.strategy": ("Children", "Frontier", "Strategy", "StrategySettings"),
     "palmette.tasks.task": ("Question", "Task"),
@@ -38,19 +40,27 @@ _PLACES = {
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
+    "Backend",
     "BackendError",
     "BudgetError",
     "Candidate",
     "Children",
     "ConfigError",
+    "Embedder",
+    "Expansion",
     "Frontier",
     "Judge",
+    "MemoryPlan",
     "Node",
+    "Outcome",
     "PalmetteError",
+    "Progress",
     "Question",
     "RunError",
+    "Scorer",
     "SearchResult",
     "Searcher",
+    "Step",
     "Strategy",
     "StrategySettings",
     "Task",

@@ -18,7 +18,7 @@ from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
 from palmette.settings import Config
-from palmette.tasks.ask import One, as_task
+from palmette.tasks.ask import QuestionLike, as_task
 from palmette.tasks.load import load_task as load_task_of
 from palmette.tasks.task import Task
 from palmette.units import parse_bytes
@@ -72,7 +72,7 @@ class Searcher:
         if isinstance(config, Config):
             self.config = _overlaid(config, overrides) if overrides else config
         else:
-            self.config = load_config(None if config is None else Path(config), overrides)
+            self.config = load_config(None if config is None else Path(config), overrides, given_by="arguments")
         self._parts = parts
         self._meter: Meter | None = None
 
@@ -103,17 +103,21 @@ class Searcher:
 
     @overload
     def search(  # type: ignore[overload-overlap]  # A list of messages is one question, any other list is many.
-        self, questions: One, *, out: str | Path | None = None, progress: Listener | None = None
+        self, questions: QuestionLike, *, out: str | Path | None = None, progress: Listener | None = None
     ) -> SearchResult: ...
 
     @overload
     def search(
-        self, questions: Task | Sequence[One], *, out: str | Path | None = None, progress: Listener | None = None
+        self,
+        questions: Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
     ) -> list[SearchResult]: ...
 
     def search(
         self,
-        questions: One | Task | Sequence[One],
+        questions: QuestionLike | Task | Sequence[QuestionLike],
         *,
         out: str | Path | None = None,
         progress: Listener | None = None,
@@ -129,7 +133,11 @@ class Searcher:
         return results[0] if is_one else results
 
     def stream(
-        self, questions: One | Task | Sequence[One], *, out: str | Path | None = None, progress: Listener | None = None
+        self,
+        questions: QuestionLike | Task | Sequence[QuestionLike],
+        *,
+        out: str | Path | None = None,
+        progress: Listener | None = None,
     ) -> Iterator[SearchResult]:
         """Search as `search` does, but give each result as soon as it is ready."""
         task, _ = as_task(questions, _format_of(self.config), self.config.task)
@@ -179,7 +187,8 @@ def load_task(name: str, **settings: Any) -> Task:
 
     Keywords are the keys of `task.`: `load_task("ladder", questions=20, grade=2)`.
     """
-    config = load_config(None, {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}})
+    given = {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}}
+    config = load_config(None, given, given_by="arguments")
     return load_task_of(config.task)
 
 

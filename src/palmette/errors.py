@@ -1,16 +1,16 @@
-"""The exception tree: every error a user can cause, with its exit code.
+"""The exception hierarchy: every error a user can cause, with its exit code.
 
-PalmetteError        1  anything else a user should read in one line
-├── RunError         1  a run's own files: damaged, locked, unwritable, disk full
-├── StoppedError   130  Ctrl-C, with how to go on
-├── ConfigError      2  a setting, a flag, a task file or a folder named by one is wrong
-├── BudgetError      3  what was asked does not fit the memory there is
-└── BackendError     4  a model or a server cannot be loaded, reached or trusted
+PalmetteError        1  any other error that is shown as one line
+├── RunError         1  a run's files are damaged, locked or cannot be written
+├── StoppedError   130  Ctrl-C; the message says how to continue
+├── ConfigError      2  a setting, a flag, or a file or folder that one of them names is wrong
+├── BudgetError      3  the work does not fit into the memory
+└── BackendError     4  a model or a server cannot be loaded or reached, or returned wrong values
 """
 
 
 class PalmetteError(Exception):
-    """Base of all errors shown as one line. The message says what cannot be done and what to change."""
+    """Base class of all errors that are shown as one line. The message says what cannot be done and what to change."""
 
     exit_code = 1
 
@@ -26,18 +26,18 @@ class StoppedError(PalmetteError):
 
 
 class ConfigError(PalmetteError):
-    """A setting or an input file named by a setting is wrong."""
+    """A setting, a flag, or a file or folder that one of them names is wrong."""
 
     exit_code = 2
 
 
 class BudgetError(PalmetteError):
-    """The work does not fit the memory budget."""
+    """The work does not fit into the memory of the device, or into the budget set for it."""
 
     exit_code = 3
 
 
 class BackendError(PalmetteError):
-    """A model or a server failed."""
+    """A model or a server cannot be loaded or reached, or returned wrong values."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""The events of a run in one JSONL file: appended by one process at a time, read back record by record."""
+"""The JSONL file of a run's events: appended by one process at a time, read by any."""
 
 import fcntl
 import json
@@ -30,14 +30,15 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, OomRetry, Reclaimed, MemoryTimeline)
 }
 _RENAMED = {"rung": "oom_retry"}
-"""Kinds of events that earlier versions wrote under another name."""
+"""Kinds of events by the names that earlier versions wrote."""
 
 
 @dataclass
 class EventLog:
-    """Appends events to a run's file; each line reaches the operating system whole before the next begins.
+    """Appends events to the file of a run, one JSON object a line, each written completely before the next.
 
-    One process at a time: a second writer gets a RunError. A half-written last line, left by a kill, is cut off.
+    The file is locked: opening it in a second process raises RunError. An incomplete last line, left by a killed
+    process, is removed when the file is opened.
     """
 
     folder: Path
@@ -56,34 +57,34 @@ class EventLog:
             raise RunError(
                 f"{self.folder} is being written by another process; wait for it or choose another --out"
             ) from None
-        self._cut_half_line()
+        self._remove_incomplete_line()
 
     def write(self, event: Event) -> None:
-        """Append one event."""
+        """Append one event. Raises RunError if it cannot be written; the file then ends with a complete event."""
         line = json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
         data = memoryview(line.encode("utf-8") + b"\n")
         try:
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
-            # Without the half line: a later event would be glued to it.
-            self._cut_half_line()
+            # Else the next event would be appended to the incomplete line.
+            self._remove_incomplete_line()
             raise RunError(
                 f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
-                f"make room, then palmette search --resume {self.folder}"
+                f"free disk space, then palmette search --resume {self.folder}"
             ) from error
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nothing has been written yet, by any process."""
+        """Whether no process has written an event yet."""
         return os.fstat(self._file).st_size == 0
 
     def close(self) -> None:
-        """Flush to disk and let other processes in."""
+        """Flush to disk and release the lock."""
         try:
             os.fsync(self._file)
         except OSError:
-            pass  # A pipe or a full disk: what could be written has been written.
+            pass  # A pipe or a full disk: what can be written has been written.
         os.close(self._file)
 
     def __enter__(self) -> "EventLog":
@@ -94,7 +95,7 @@ class EventLog:
     ) -> None:
         self.close()
 
-    def _cut_half_line(self) -> None:
+    def _remove_incomplete_line(self) -> None:
         size = os.fstat(self._file).st_size
         end, block = size, 1 << 16
         while end > 0:
@@ -109,10 +110,13 @@ class EventLog:
 
 
 def read_events(folder: Path) -> Iterator[Event]:
-    """Yield a run's events in order. A half-written last line is dropped; other damage is a RunError with its line."""
+    """Yield a run's events in order; an incomplete last line is ignored.
+
+    Raises RunError if there is no file, and with the number of the line for any other damage.
+    """
     path = folder / FILE_NAME
     if path.exists() and not path.is_file():
-        raise RunError(f"{folder} is no run folder: {path} is no regular file")
+        raise RunError(f"{folder} is no run folder: {path} is not a regular file")
     try:
         file = path.open("rb")
     except OSError as error:
@@ -135,7 +139,7 @@ def _decode(line: bytes, place: str) -> Event:
     kind = values.pop("kind", None) if isinstance(values, dict) else None
     kind = _RENAMED.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in _ADAPTERS:
-        raise RunError(f"{place}: damaged, no event of a known kind")
+        raise RunError(f"{place}: damaged, not an event of a known kind")
     try:
         event: Event = _ADAPTERS[kind].validate_python(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What happened in a run, as typed records in one JSONL file."""
+"""The events of a run as typed records; their fields are the JSON keys of the file."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -10,7 +10,7 @@ Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class RunStarted:
-    """First event of a run: the effective config and the version that wrote it."""
+    """First event of a run: the complete config, and the version of palmette that wrote it."""
 
     kind: ClassVar[str] = "run_started"
     version: str
@@ -19,7 +19,11 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class QuestionStarted:
-    """A question's tree begins. A second one for the same question voids what the first had recorded."""
+    """The search of a question starts. A second one for the same question replaces everything recorded for the first.
+
+    `prompt` is the text of the last message, `prompt_tokens` the number of tokens of the whole prompt, `digest` the
+    hash of the question. Runs of earlier versions have no `prompt_token_ids`.
+    """
 
     kind: ClassVar[str] = "question_started"
     question: str
@@ -32,7 +36,7 @@ class QuestionStarted:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One step as it was generated and scored."""
+    """One step: its node in the tree, its tokens with log-probabilities, and its score, None without a scorer."""
 
     id: int
     parent: int
@@ -45,10 +49,11 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class WaveDone:
-    """One wave of one question: the steps it added, the children granted next, the KV tokens held at its end.
+    """One wave of one question: the steps added, and the children granted for the next wave by id of their parent.
 
-    `clusters` labels those of its open leaves that a strategy grouped by what they say; labels count from 0 each wave.
-    The steps' log-probabilities are at `temperature`.
+    `kv_tokens` counts every node on the paths of the added steps once, `separate_kv_tokens` the whole path of each of
+    them. `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does
+    not cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
     kind: ClassVar[str] = "wave_done"
@@ -64,7 +69,7 @@ class WaveDone:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What one way of voting answers, and whether that is right; None where nobody can tell."""
+    """The answer that one vote elects and its outcome. Both can be None: no answer, no verdict."""
 
     answer: str | None
     outcome: str | None
@@ -72,9 +77,9 @@ class Chosen:
 
 @dataclass(frozen=True)
 class JudgedLeaf:
-    """One leaf that was not pruned: the answer it gives, the judge's verdict on it, and its reward.
+    """The judge's verdict on one leaf that was not pruned.
 
-    The answer is None where it holds none; outcome and reward are None where nobody can tell.
+    `answer` is None if the solution has no answer, `outcome` and `reward` are None if it could not be judged.
     """
 
     leaf: Count
@@ -85,9 +90,11 @@ class JudgedLeaf:
 
 @dataclass(frozen=True)
 class QuestionFinished:
-    """A question is answered: one choice for each way of voting, and the verdict on every leaf that was not pruned.
+    """The search of a question ended: the choice of every vote, and the verdict on every leaf that was not pruned.
 
-    `leaf_outcomes` counts these verdicts; it is all that runs of earlier versions have.
+    `leaf_outcomes` counts the outcomes of these leaves; runs of earlier versions have only this and no `leaves`.
+    `mean_kv_tokens`, `peak_kv_tokens` and `peak_separate_kv_tokens` are over the waves (see WaveDone). `out_of_room` is
+    True if the search ended because the tree had filled its share of the KV budget.
     """
 
     kind: ClassVar[str] = "question_finished"
@@ -105,9 +112,9 @@ class QuestionFinished:
 
 @dataclass(frozen=True)
 class Session:
-    """One process worked on the run: seconds it searched, model calls it made, what a KV token weighs.
+    """What one process did for the run: seconds of search, model calls, questions finished.
 
-    `peak_kv_tokens` is what all trees in flight held together at the most.
+    `peak_kv_tokens` is the most that all trees in flight held together.
     """
 
     kind: ClassVar[str] = "session"
@@ -121,10 +128,11 @@ class Session:
 
 @dataclass(frozen=True)
 class OomRetry:
-    """Work ran out of memory and was retried smaller: `tried` units, then at most `limit`, None for any size again.
+    """An out-of-memory retry: a piece of `tried` units failed, the next ones have at most `limit` units.
 
-    With `spared` caches that can be computed again were given up first. A last one without either ended the work.
-    `moment` is seconds since the meter of its process began, which was at `began` (seconds since 1970).
+    `limit` None means that all sizes are tried again, because caches were freed first (`spared`); with `limit` None and
+    not `spared` nothing was left to try, and the work failed. `moment` is the time in seconds since the meter of the
+    process started, which was at `began` (seconds since 1970).
     """
 
     kind: ClassVar[str] = "oom_retry"
@@ -144,7 +152,11 @@ class OomRetry:
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """Memory was given back between two phases, or after a piece that did not fit: what each try really freed."""
+    """Unused memory was freed, between two phases or after a piece that did not fit (`after`).
+
+    `freed_bytes` is what each attempt really freed, `held_bytes` what the process held afterwards. `began` and `moment`
+    as in OomRetry.
+    """
 
     kind: ClassVar[str] = "reclaimed"
     after: str
@@ -157,7 +169,7 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """One kind of phase: how often it ran, its seconds in all, the most bytes held in it, and those planned for it."""
+    """All runs of one phase: how many, seconds in total, the most bytes held in any, the bytes planned."""
 
     name: str
     times: Count
@@ -168,10 +180,11 @@ class PhasePeak:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """What one process has held since its meter began; a later one with the same `began` takes its place.
+    """The memory that one process held on a device over time; a later event with the same `began` replaces this one.
 
-    `moments`, `held_bytes` and `places` belong together; a place is one of `phases`, None for none of them.
-    `used_bytes` is the allocator's own count at the end, None where it tells nothing.
+    `moments` (seconds since `began`), `held_bytes` and `places` have one entry for each sample; a place is an index
+    into `phases`, None outside of all phases. `used_bytes` is the allocator's own count at the end, None if it has
+    none.
     """
 
     kind: ClassVar[str] = "memory_timeline"

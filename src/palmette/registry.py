@@ -1,5 +1,6 @@
 """Parts by name: built-in files, entry points of installed packages, and `package.module:name` of a user's own code."""
 
+import ast
 import importlib
 import inspect
 import os
@@ -8,7 +9,9 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from typing import Any
 
 from palmette.errors import ConfigError
@@ -67,6 +70,14 @@ def built_ins(kind: str) -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(folder) if module.name not in KINDS[kind].apart)
 
 
+def first_line(kind: str, name: str) -> str:
+    """Return the first line of a built-in part's file, without importing it."""
+    package = KINDS[kind].package
+    assert package is not None
+    docstring = ast.get_docstring(ast.parse(files(package).joinpath(f"{name}.py").read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
+
+
 def listings(kind: str) -> list[Listing]:
     """Return every part that can be named: built-in ones, then those of installed packages. Imports none of them."""
     found = [Listing(kind, name, "palmette") for name in built_ins(kind)]
@@ -90,11 +101,11 @@ def add(kind: str, part: Any) -> str:
     return name
 
 
-def knows(kind: str, name: str) -> bool:
-    """Tell whether a name is one of the kind's parts: an object given, built in, installed, or a reference."""
-    if (kind, name) in _objects or is_reference(name) or name in built_ins(kind):
+def is_own(kind: str, name: str) -> bool:
+    """Tell whether a name stands for a part of the user's own: an object given, an entry point, or a reference."""
+    if (kind, name) in _objects or is_reference(name):
         return True
-    return any(entry.name == name for entry in _installed(kind))
+    return name not in built_ins(kind) and any(entry.name == name for entry in _installed(kind))
 
 
 def find(kind: str, name: str) -> Any:
@@ -144,8 +155,17 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _installed(kind: str) -> list[EntryPoint]:
-    return sorted(entry_points(group=KINDS[kind].group), key=lambda entry: entry.name)
+def _installed(kind: str) -> tuple[EntryPoint, ...]:
+    places = tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.isdir(place))
+    return _entry_points(places)[KINDS[kind].group]
+
+
+@lru_cache(maxsize=1)
+def _entry_points(places: tuple[tuple[str, int], ...]) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of our groups by name. Reading them takes 40 ms: again only if `places` have changed."""
+    declared: Any = entry_points()
+    groups = [kind.group for kind in KINDS.values()]
+    return {group: tuple(sorted(declared.select(group=group), key=lambda entry: entry.name)) for group in groups}
 
 
 def _load(kind: str, name: str, load: Callable[[], Any]) -> Any:

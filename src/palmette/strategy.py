@@ -1,4 +1,4 @@
-"""The strategy contract: how many children each open leaf of a tree gets next."""
+"""The strategy contract: a strategy decides how many children each open leaf of a tree gets next."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -11,18 +11,19 @@ from pydantic import BaseModel, ConfigDict
 from palmette.tree import Tree
 
 Children = dict[int, int]
-"""How many children each node gets; a node that is not named gets none."""
+"""How many children each leaf gets; a leaf without an entry gets none and is pruned."""
 
 Use = Literal["scores", "clusters", "room"]
-"""What a strategy decides by: step scores (needs a reward model), clusters of steps that say the same (needs an
-embedder), and the room that a KV budget leaves the tree (without it no budget can be set)."""
+"""What a strategy uses: step scores (the run needs a reward model), clusters of steps with the same meaning (the run
+needs an embedder), the room of a KV budget (a run whose strategy does not use it cannot set a KV budget)."""
 
 
 @dataclass(frozen=True)
 class Frontier:
     """The open leaves of one tree, oldest first, with one aggregated score each.
 
-    `clusters` gives leaves whose last steps say the same the same label; empty where the strategy does not use them.
+    `clusters` maps each leaf to a label; leaves with the same label have last steps of the same meaning. Empty if the
+    strategy does not use clusters, or there is only one leaf.
     """
 
     tree: Tree
@@ -31,21 +32,21 @@ class Frontier:
     clusters: Mapping[int, int] = field(default_factory=dict)
 
     def ranked(self) -> list[tuple[int, float]]:
-        """Return leaves with their scores, best first; ties go to the older node, so that a run repeats exactly."""
+        """Return the leaves with their scores, best first; ties go to the older node, so that a run repeats exactly."""
         return sorted(zip(self.leaves, self.scores, strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
 class StrategySettings(BaseModel):
-    """Base of a strategy's own settings: each field is a key of `search.`, its default and limits included."""
+    """Base class for the settings of a strategy: a field is a config key `search.NAME` with its default and limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Strategy(ABC):
-    """A way to grow a tree: a pure function of a frontier, with its settings filled in.
+    """A search method: decides, from the frontier of a tree alone, how many children each open leaf gets next.
 
-    A subclass declares its own settings as a class `Settings` inside it and what it decides by in `uses`; config, help,
-    plan, sweep and docs read both. The first line of its docstring is what listings show.
+    A subclass declares its settings in the attribute `Settings` and what it needs from the run in `uses`; config, help
+    and plan read both. The first line of its docstring is shown in listings.
     """
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
@@ -56,29 +57,30 @@ class Strategy(ABC):
         self.width = width
         """The width of the run."""
         self.first_step_tokens = first_step_tokens
-        """How long the first steps of a tree are expected to be."""
+        """The expected length in tokens of the first step of a tree."""
 
     @property
     def name(self) -> str:
-        """What messages call it: the name of its class."""
+        """The name in error messages: that of the class."""
         return type(self).__name__
 
     @property
     def uses(self) -> frozenset[Use]:
-        """What this strategy decides by, with these settings."""
+        """What this strategy uses with these settings."""
         return frozenset({"scores"})
 
     @abstractmethod
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Return the children of each leaf; they sum to at most `width`, and none at all ends the tree.
+        """Return how many children each leaf gets in the next wave: integers that sum to at most `width`.
 
-        `width` is what finished leaves have left of the run's width, at least 1. `room` is the number of KV tokens that
-        the tree may hold in all: prompt, paths and steps to come; None without a limit. The frontier is never empty.
+        Leaves without children are pruned; an empty result ends the tree. `width` is the width of the run minus the
+        finished leaves, at least 1. `room` is the number of KV tokens that the tree may hold in total: prompt, paths
+        and the next steps; None without a limit. The frontier is never empty.
         """
 
 
 class FunctionStrategy(Strategy):
-    """A plain function `allocate(frontier, width, room)` as a strategy; it may use scores if there are any."""
+    """A plain function `allocate(frontier, width, room)` as a strategy. It sees scores if the run has a scorer."""
 
     def __init__(self, function: Callable[[Frontier, int, int | None], Children]) -> None:
         super().__init__()
@@ -86,12 +88,12 @@ class FunctionStrategy(Strategy):
 
     @property
     def name(self) -> str:
-        """The function's own name."""
+        """The name in error messages: that of the function."""
         return getattr(self._function, "__name__", type(self._function).__name__)
 
     @property
     def uses(self) -> frozenset[Use]:
-        """Nothing is required of a run: whether the function looks at scores is not known."""
+        """Nothing, so the run needs no reward model: whether the function reads scores is not known."""
         return frozenset()
 
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
@@ -100,14 +102,14 @@ class FunctionStrategy(Strategy):
 
 
 def settings_of(part: Any) -> type[StrategySettings]:
-    """Return the settings that a strategy declares; a plain function or a finished object has none to set."""
+    """Return the settings class of a strategy class, an empty one for a function or an object, which take none."""
     return part.Settings if isinstance(part, type) and issubclass(part, Strategy) else StrategySettings
 
 
 def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
-    """Return the strategy that a part stands for: an object as it is, a class with its settings, a plain function.
+    """Return a strategy: an object as it is, a class built with these settings, a plain function wrapped as a strategy.
 
-    Raises TypeError where it is none of them.
+    Raises TypeError for anything else.
     """
     if isinstance(part, Strategy):
         return part
@@ -119,12 +121,12 @@ def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: in
 
 
 def summary_of(part: Any) -> str:
-    """Return the first line of a part's docstring."""
+    """Return the first line of the docstring of a plugin."""
     return (inspect.getdoc(part) or "").partition("\n")[0]
 
 
 def spread(leaves: list[int], width: int) -> Children:
-    """Share `width` evenly; what does not divide goes to the leaves named first."""
+    """Share `width` children evenly among leaves; the remainder goes to the first ones, one each."""
     each, rest = divmod(width, len(leaves))
     shares = {leaf: each + (place < rest) for place, leaf in enumerate(leaves)}
     return {leaf: count for leaf, count in shares.items() if count}

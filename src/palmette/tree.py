@@ -1,4 +1,4 @@
-"""Trees of reasoning steps, with exact counts of the tokens their branches share."""
+"""The tree of reasoning steps of one question, with counts of the tokens that its branches share."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,15 +7,16 @@ from typing import Any, Literal
 from palmette.units import one_line
 
 State = Literal["open", "kept", "pruned", "finished", "stopped"]
-"""Of a step: not decided yet; has children; a leaf that the strategy gave up; a solution's end; ended by a limit."""
+"""State of a step. open: not decided yet; kept: has children; pruned: a leaf to which the strategy gave no children;
+finished: the last step of a solution; stopped: a leaf that a limit ended."""
 
 
 @dataclass
 class Node:
-    """One step. The root (id 0) holds the prompt; `score` stays None until a scorer has seen the step.
+    """One step. The root (id 0) holds the prompt. `score` is None until a scorer has scored the step.
 
-    `cluster` is shared by steps of one wave that say the same, None where nothing was grouped. `outcome` and `reward`
-    are the judge's verdict on the solution that ends here, None where there is none.
+    Steps of one wave with the same `cluster` have the same meaning; None if steps were not clustered. `outcome` and
+    `reward` are the judge's verdict on the solution that ends with this step, None without a verdict.
     """
 
     id: int
@@ -34,9 +35,9 @@ class Node:
 
 @dataclass
 class Tree:
-    """All steps tried on one question. Ids count up from 0, so an older node has a smaller id.
+    """All steps generated for one question. The id of a node is its index in `nodes`: an older node has a smaller id.
 
-    The steps' log-probabilities are at `temperature`.
+    `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
     prompt_tokens: tuple[int, ...]
@@ -50,10 +51,10 @@ class Tree:
     def add(
         self, parent: int, tokens: tuple[int, ...], text: str, logprobs: tuple[float, ...], *, finished: bool
     ) -> Node:
-        """Hang a step below `parent` and return it."""
+        """Add a step below `parent` and return its node. Raises ValueError if `parent` is finished."""
         above = self.nodes[parent]
         if above.finished:
-            raise ValueError(f"node {parent} is finished: nothing can follow it")
+            raise ValueError(f"node {parent} is finished: it cannot have children")
         node = Node(len(self.nodes), parent, above.depth + 1, tokens, text, logprobs, finished)
         self.nodes.append(node)
         return node
@@ -63,19 +64,19 @@ class Tree:
         return list(reversed(list(self._upward(node))))
 
     def path_tokens(self, node: int) -> tuple[int, ...]:
-        """Return every token from the prompt's first to the step's last."""
+        """Return all tokens from the start of the prompt to the end of this step."""
         return tuple(token for step in self.path(node) for token in step.tokens)
 
     def steps(self, node: int) -> list[Node]:
-        """Return the path without the prompt."""
+        """Return the nodes from the first step down to `node`: the path without the prompt."""
         return self.path(node)[1:]
 
     def solution(self, node: int) -> str:
-        """Return the text of all steps down to `node`."""
+        """Return the texts of all steps on the path to `node`, joined."""
         return "".join(step.text for step in self.steps(node))
 
     def scores(self, node: int) -> list[float]:
-        """Return the scores along the path; a step that was never scored is left out."""
+        """Return the scores of the steps on the path to `node`, without steps that were not scored."""
         return [step.score for step in self.steps(node) if step.score is not None]
 
     def leaves(self) -> list[int]:
@@ -84,20 +85,20 @@ class Tree:
         return [node.id for node in self.nodes if node.id not in parents]
 
     def generated_tokens(self) -> int:
-        """Count the tokens of all steps: what the policy was asked to write."""
+        """Count the tokens of all steps, which the policy generated; the prompt is not counted."""
         return sum(len(node.tokens) for node in self.nodes[1:])
 
     def children(self, node: int) -> list[Node]:
-        """Return the steps that follow a node, oldest first."""
+        """Return the children of a node, oldest first."""
         return [step for step in self.nodes[node + 1 :] if step.parent == node]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the prompt's tokens and every step as JSON values."""
+        """Return the prompt's tokens and every step as JSON values; fields that are None are left out."""
         steps = [{name: value for name, value in vars(node).items() if value is not None} for node in self.nodes[1:]]
         return {"prompt_tokens": list(self.prompt_tokens), "temperature": self.temperature, "steps": steps}
 
     def __str__(self) -> str:
-        """Draw the tree as text: a line for each step with its score and what became of it."""
+        """Return the tree as text: one line for each step with its score, its text and, unless kept, its state."""
         below: dict[int | None, list[Node]] = {}
         for node in self.nodes[1:]:
             below.setdefault(node.parent, []).append(node)
@@ -111,15 +112,18 @@ class Tree:
         return "\n".join(lines)
 
     def unique_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens that a cache holds when each node on the leaves' paths is stored once, prompt included."""
+        """Count the tokens of all nodes on the leaves' paths, each node once, prompt included.
+
+        Siblings with equal tokens count separately, though a KV cache that shares prefixes stores them once.
+        """
         return sum(len(self.nodes[node].tokens) for node in self._covered(leaves))
 
     def separate_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens that a cache of its own for each leaf would hold, prompt included."""
+        """Count the tokens of all paths with nothing shared: every leaf counts its whole path, prompt included."""
         return sum(len(step.tokens) for leaf in leaves for step in self._upward(leaf))
 
     def shared_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens, each once, that lie on the paths of two or more leaves."""
+        """Count the tokens of the nodes that are on the paths of two or more of the leaves, each node once."""
         uses: dict[int, int] = {}
         for leaf in leaves:
             for step in self._upward(leaf):
@@ -144,9 +148,9 @@ class Tree:
 
 
 def _described(node: Node) -> str:
-    """Return a step in one line; control characters in a model's text cannot draw on a terminal."""
+    """Return a step as one line without control characters, which model text could use to write on the terminal."""
     score = "" if node.score is None else f"{node.score:.2f} "
     text = one_line(node.text.strip(), 100)
-    told = {"kept": "", "open": ""}.get(node.state, f"  [{node.state}{'' if node.outcome is None else ', '}")
-    verdict = (node.outcome or "").replace("_", " ")
-    return f"{score}{text}{told}{verdict + ']' if told else ''}"
+    state = {"kept": "", "open": ""}.get(node.state, f"  [{node.state}{'' if node.outcome is None else ', '}")
+    outcome = (node.outcome or "").replace("_", " ")
+    return f"{score}{text}{state}{outcome + ']' if state else ''}"

@@ -1,4 +1,4 @@
-"""Quantities and texts as people read them: parse "18GiB", print "17.3 GiB"."""
+"""Parses and prints quantities such as "18GiB"; makes text safe for one line of a terminal."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.A
 
 
 def parse_bytes(text: str | int) -> int:
-    """Return a number of bytes from `2GiB`, `1.5 GB`, `512` or an integer; raise ConfigError on anything else."""
+    """Return the number of bytes in `2GiB`, `1.5 GB`, `512` or an integer. Raises ConfigError for anything else."""
     if isinstance(text, int):
         if text < 0:
             raise ConfigError(f"{text} is no amount of memory: bytes cannot be negative")
@@ -35,7 +35,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Print bytes in the largest binary unit that keeps the number at 1 or above."""
+    """Return a number of bytes as text in the largest binary unit of which it is at least 1: `512 B`, `17.3 GiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -45,17 +45,17 @@ def format_bytes(count: int) -> str:
 
 
 def format_count(count: float) -> str:
-    """Print a count with a thousands separator, or in millions: `12,345`, `135.0 M`."""
+    """Return a count as text with a thousands separator, or in millions: `12,345`, `135.0 M`."""
     return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count:,.0f}"
 
 
 def count_of(count: int, one: str, many: str | None = None) -> str:
-    """Print a count with its noun: `1 token`, `2,048 tokens`. `many` is the plural of a noun that takes no plain s."""
+    """Return a count with its noun: `1 token`, `2,048 tokens`. `many` is the plural if it is not `one` with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Print a duration as `8.4 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Return a duration as text: `8.4 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -65,17 +65,20 @@ def format_seconds(seconds: float) -> str:
 
 
 def one_line(text: str, longest: int = 1000) -> str:
-    """Return a text without line breaks and control characters, cut: what it names cannot draw on a terminal."""
+    """Return a text with control characters and line breaks replaced by spaces, cut to `longest` characters.
+
+    Use it for text from files and models: printed as it is, it could change what a terminal shows.
+    """
     cut = text if len(text) <= longest else f"{text[: longest - 3]}..."
     return "".join(character if character.isprintable() else " " for character in cut)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that a misspelled one most likely meant."""
+    """Return the known word closest in spelling to `word`, or None if none is close."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def describe_error(error: BaseException, longest: int = 200) -> str:
-    """Return an error's type and message on one line, cut to so many characters."""
+    """Return an error's type and message as one line, cut to `longest` characters."""
     return one_line(" ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":"), longest)

@@ -66,11 +66,11 @@ def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every
     assert (capped / "taken").exists(), done.stderr
     assert grown(capped) == grown(free)
     assert not [event for event in read_events(free) if isinstance(event, OomRetry)]
-    rungs = [event for event in read_events(capped) if isinstance(event, OomRetry)]
-    waves = [rung for rung in rungs if rung.guard == "wave"]
+    retries = [event for event in read_events(capped) if isinstance(event, OomRetry)]
+    waves = [retry for retry in retries if retry.guard == "wave"]
     assert waves and waves[0].tried == 120 and waves[0].limit == 60
-    assert all(rung.limit is not None and rung.limit < rung.tried for rung in rungs if not rung.spared)
-    assert all("allocate" in rung.reason for rung in rungs)
+    assert all(retry.limit is not None and retry.limit < retry.tried for retry in retries if not retry.spared)
+    assert all("allocate" in retry.reason for retry in retries)
     timelines = [event for event in read_events(capped) if isinstance(event, MemoryTimeline)]
     assert {phase.name for phase in timelines[-1].phases} >= {"search", "expand", "score"}
-    assert {rung.began for rung in rungs} == {timelines[-1].began}
+    assert {retry.began for retry in retries} == {timelines[-1].began}

@@ -55,12 +55,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(torch.load(folder / "weights.pt"))
 
 
-def rungs(folder: Path) -> list[OomRetry]:
+def retries(folder: Path) -> list[OomRetry]:
     return [event for event in read_events(folder) if isinstance(event, OomRetry)]
 
 
 def test_without_a_cap_each_update_is_one_piece(runs: Path) -> None:
-    assert rungs(runs / "free") == []
+    assert retries(runs / "free") == []
     assert [update["pieces"] for update in told(runs / "free")["updates"]] == [1, 1]
 
 
@@ -78,13 +78,13 @@ def test_updates_that_do_not_fit_end_with_the_same_weights(runs: Path) -> None:
 
 
 def test_every_failure_is_a_rung_of_its_run(runs: Path) -> None:
-    found = rungs(runs / CAPPED)
+    found = retries(runs / CAPPED)
     assert found and len(found) == len(told(runs / CAPPED)["failures"])
-    assert all(rung.limit is not None and rung.limit < rung.tried for rung in found)
-    assert all(rung.guard == "update" and "allocate" in rung.reason for rung in found)
+    assert all(retry.limit is not None and retry.limit < retry.tried for retry in found)
+    assert all(retry.guard == "update" and "allocate" in retry.reason for retry in found)
     timelines = [event for event in read_events(runs / CAPPED) if isinstance(event, MemoryTimeline)]
     assert {phase.name for phase in timelines[-1].phases} == {"update"}
-    assert {rung.began for rung in found} == {timelines[-1].began}
+    assert {retry.began for retry in found} == {timelines[-1].began}
 
 
 def test_a_backward_pass_that_dies_has_added_gradients_and_is_counted_once(runs: Path) -> None:

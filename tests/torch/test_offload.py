@@ -99,7 +99,7 @@ def test_log_probabilities_are_at_the_samples_own_temperature_and_of_every_token
     assert response_logprobs(policy, cold, micro_batch_tokens=100) == expected
     masked = [replace(cold[0], mask=(False, True, False)), *cold[1:]]
     assert response_logprobs(policy, masked, micro_batch_tokens=100) == expected
-    with pytest.raises(PalmetteError, match="ask for them apart"):
+    with pytest.raises(PalmetteError, match="use separate calls"):
         response_logprobs(policy, [cold[0], SAMPLES[1]], micro_batch_tokens=100)
 
 

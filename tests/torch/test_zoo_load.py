@@ -270,7 +270,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
         BackendError,
-        match=r"^cannot reach the hub to download some-org/some-model, .*: give a local folder, or one of seedling",
+        match=r"^cannot reach the hub to download some-org/some-model, .*: give a local folder, or a model that",
     ):
         load_policy("some-org/some-model")
 

@@ -61,8 +61,8 @@ def test_a_name_that_is_none_is_told_with_the_nearest_or_with_all() -> None:
         registry.find("strategy", "rebsae")
     with pytest.raises(ConfigError, match="There are beam, best_of_n, dvts, ets, rebase. One of your own"):
         registry.find("strategy", "zzzz")
-    assert registry.knows("judge", "math")
-    assert not registry.knows("judge", "maths")
+    assert not registry.is_own("judge", "math")
+    assert not registry.is_own("judge", "maths")
 
 
 def test_an_object_is_found_again_under_a_name_of_its_own() -> None:
@@ -98,7 +98,7 @@ def test_a_reference_reaches_into_a_module_and_is_told_where_it_ends(package: st
     assert registry.find("strategy", f"{package}:Outer.inner").__name__ == "widest"
     with pytest.raises(ConfigError, match=rf"{package} has no 'widst'. Did you mean 'widest'?"):
         registry.find("strategy", f"{package}:widst")
-    with pytest.raises(ConfigError, match="gives a int, not a Task or Questions"):
+    with pytest.raises(ConfigError, match="gives a int, not a Task or Question objects"):
         load_task(TaskSettings(name=f"{package}:five"))
 
 

@@ -92,7 +92,7 @@ def test_samples_at_another_temperature_than_the_learner_s_are_refused_with_what
     ):
         check(Sample((1,), (2,), (1.0,), old_logprobs=(-1.0,)), cold)
     assert shared_temperature([cold, cold]) == 0.7
-    with pytest.raises(PalmetteError, match=r"sample 1 is at temperature 1.0, sample 0 at 0.7: ask for them apart"):
+    with pytest.raises(PalmetteError, match=r"sample 1 is at temperature 1.0, sample 0 at 0.7: use separate calls"):
         shared_temperature([cold, sample(1, 0)])
 
 
@@ -104,7 +104,7 @@ def test_a_temperature_that_log_probabilities_cannot_have_is_refused(temperature
 
 @pytest.mark.parametrize("token", [99, -1, 6.5])
 def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
-    with pytest.raises(PalmetteError, match=f"sample 1 holds the token {token}, the model knows 0 to 49"):
+    with pytest.raises(PalmetteError, match=f"sample 1 holds the token {token}, the model has 0 to 49"):
         check(Sample((1,), (2,), (1.0,)), Sample((1,), (token,), (1.0,)))
 
 

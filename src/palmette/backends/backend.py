@@ -15,7 +15,7 @@ __all__ = ["Backend", "Expansion", "Finish", "Message", "OnDevice", "Step", "Tak
 class Expansion:
     """A request for one step: the child of node `parent` in the tree of a question.
 
-    `prefix` holds all tokens from the prompt's first to the parent's last, `seed` determines the sampled tokens, and
+    `prefix` holds all tokens from the prompt's first to the parent's last, and `seed` determines the sampled tokens.
     `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
     after `max_tokens`, the solution with the model's end token or the text `stop`.
     """
@@ -32,10 +32,11 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Step:
-    """A generated step. `tokens` include the delimiter or the end token, `text` the delimiter only.
+    """A generated step. `tokens` include the delimiter or end token; `text` includes the delimiter, not the end token.
 
-    `finish` says what ended it: `step_end`, the end of the solution, or `max_tokens`. There is one log-probability for
-    each token, of the model's distribution at `temperature` before top-k, top-p and min-p.
+    `finish` is what ended it: "step" for `step_end`, "end" for the end of the solution, "length" for `max_tokens`.
+    `logprobs` has one log-probability for each token, of the model's distribution at `temperature` before top-k, top-p
+    and min-p.
     """
 
     tokens: tuple[int, ...]

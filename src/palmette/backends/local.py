@@ -1,4 +1,4 @@
-"""Steps from a transformers model inside the process, by the engine with its tree of KV."""
+"""Generates steps with a transformers model in this process, on the engine's tree cache."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +17,17 @@ from palmette.memory.oom import CacheFull
 from palmette.settings import PolicySettings
 from palmette.zoo.foreign import as_backend_error
 
-_CONTEXT_TOKENS = 4  # Decoded before a step, so that a tokenizer that drops leading spaces keeps the step's own.
+_CONTEXT_TOKENS = 4  # Prefix tokens decoded together with a step: some tokenizers drop the spaces a text begins with.
 
 Ending = tuple[Finish, str]
-"""How a step ended, with its text."""
+"""What ended a step, and the text of the step."""
 
 
 class LocalBackend:
-    """Grows up to `batch_rows` different steps at a time on a tree cache: what branches share is computed once.
+    """Decodes up to `batch_rows` different steps at a time on a tree cache: shared prefixes are computed once.
 
-    Nodes are known by question and id until they are released; an unknown one is computed from its prefix. With
-    `kv_bytes` the cache never holds more than that, without it grows as needed.
+    The KV of a node is found by question and node id until the node is released; for any other parent the prefix is
+    computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class LocalBackend:
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
-        self._ends = _end_tokens(model, tokenizer)
-        self._enders: dict[tuple[int, str], bool] = {}
+        self._end_tokens = _end_tokens(model, tokenizer)
+        self._may_end_of: dict[tuple[int, str], bool] = {}
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
@@ -55,12 +55,12 @@ class LocalBackend:
 
     @property
     def on_tokens(self) -> Callable[[int], None] | None:
-        """Who is told of tokens as they are written; see `TellsTokens`."""
+        """Callback for progress displays, called with the number of new tokens; see `TellsTokens`."""
         return self._engine.on_tokens
 
     @on_tokens.setter
-    def on_tokens(self, listener: Callable[[int], None] | None) -> None:
-        self._engine.on_tokens = listener
+    def on_tokens(self, callback: Callable[[int], None] | None) -> None:
+        self._engine.on_tokens = callback
 
     @property
     def calls(self) -> int:
@@ -69,23 +69,23 @@ class LocalBackend:
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that wrote the last steps; see `TakesWeights`."""
+        """The version of the weights that generated the last steps; see `TakesWeights`."""
         return self.tree.weight_version
 
     def use_adapter(self, folder: str | None) -> None:
-        """Let the next steps come from the model with this adapter; see `TreeModel.use_adapter`."""
+        """Generate the next steps with the adapter in this folder; see `TreeModel.use_adapter`."""
         self.tree.use_adapter(folder)
 
     def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Let the next steps come from these weights; see `TreeModel.update_weights`."""
+        """Generate the next steps with these weights; see `TreeModel.update_weights`."""
         self.tree.update_weights(source)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the prompt's tokens; see the contract."""
+        """Return the tokens of a prompt; see `Backend`."""
         return render(self._tokenizer, messages)
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Forget what is kept for these nodes; see the contract."""
+        """Free the KV of these nodes; see `Backend`."""
         known = self._nodes.get(question, {})
         for node in nodes:
             if node in known:
@@ -95,22 +95,25 @@ class LocalBackend:
 
     @property
     def cache_full(self) -> CacheFull | None:
-        """The last time that the KV cache could not grow."""
+        """The last failed attempt of the KV cache to grow, None if there was none."""
         return self.tree.cache.pool.cache_full
 
     def give_up_cache(self) -> bool:
-        """Give the memory of all KV back and go on with less of it; nodes stay known, to be computed again."""
+        """Free the KV cache and halve its limit; nodes keep their tokens and are computed again when needed."""
         return self.tree.give_up_cache()
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow one step for each expansion; see the contract. A call that fails can be made again."""
+        """Generate one step for each expansion; see `Backend`. A call that failed can be repeated.
+
+        Raises ConfigError if a prefix and its step may be longer than the policy's context.
+        """
         for expansion in expansions:
             self._check_length(expansion)
         self.tree.look_at_weights()
         cache = self.tree.cache
-        parents = {(wish.question, wish.parent, wish.prefix): wish for wish in expansions}
-        nodes = {key: self._parent(wish) for key, wish in parents.items()}
-        rows = [_Row(nodes[wish.question, wish.parent, wish.prefix], wish) for wish in expansions]
+        parents = {(each.question, each.parent, each.prefix): each for each in expansions}
+        nodes = {key: self._parent(expansion) for key, expansion in parents.items()}
+        rows = [_Row(nodes[each.question, each.parent, each.prefix], each) for each in expansions]
         try:
             with as_backend_error(self._name):
                 self._engine.write(rows, self._ended)
@@ -120,12 +123,12 @@ class LocalBackend:
                     cache.drop(row.node)
             raise
         for row in rows:
-            own = row.expansion.node
+            child = row.expansion.node
             assert row.node is not None
-            if own is None or own in self._nodes[row.expansion.question]:
+            if child is None or child in self._nodes[row.expansion.question]:
                 cache.drop(row.node)
             else:
-                self._nodes[row.expansion.question][own] = row.node
+                self._nodes[row.expansion.question][child] = row.node
         return [self._step(row) for row in rows]
 
     def _step(self, row: "_Row") -> Step:
@@ -134,7 +137,7 @@ class LocalBackend:
         return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, self._temperature)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
-        """Return the node to grow from, a new one where none is known under its id with these very tokens."""
+        """Return the cache node of the parent; add one if none with this id has exactly the tokens of the prefix."""
         known = self._nodes.setdefault(expansion.question, {})
         node = known.get(expansion.parent)
         if node is None or tuple(node.path_tokens()) != expansion.prefix:
@@ -152,9 +155,10 @@ class LocalBackend:
             )
 
     def _ended(self, row: Row[Ending]) -> Ending | None:
+        """Return what ended the row and its text, None if it goes on."""
         assert isinstance(row, _Row)
         tokens = row.tokens
-        if tokens[-1] in self._ends:
+        if tokens[-1] in self._end_tokens:
             return "end", self._text(row)
         step_end, stop = row.expansion.step_end, row.expansion.stop
         if self._may_end(tokens[-1], step_end, stop):
@@ -162,30 +166,31 @@ class LocalBackend:
             if stop is not None and stop in self._tail(row, stop) + text:
                 return "end", text
             while (body := body.lstrip()).startswith(step_end):
-                body = body[len(step_end) :]  # With nothing before it, a delimiter opens the step.
+                body = body[len(step_end) :]  # A delimiter with no text before it does not end the step.
             if step_end in body:
                 return "step", text
         return ("length", self._text(row)) if len(tokens) >= row.limit else None
 
     def _may_end(self, token: int, step_end: str, stop: str | None) -> bool:
-        """Tell whether a delimiter can end in this token; decoding every row on every tick costs a lot."""
-        # The stand-in is for a token that ends or begins inside a character.
-        lasts = step_end[-1] + (stop or "")[-1:] + "\ufffd"
-        if (token, lasts) not in self._enders:
-            self._enders[token, lasts] = not set(lasts).isdisjoint(str(self._tokenizer.decode([token])))
-        return self._enders[token, lasts]
+        """Return whether a delimiter may end in this token. Saves decoding the text of every row in every tick."""
+        # U+FFFD stands for a token that begins or ends inside a multi-byte character.
+        last_chars = step_end[-1] + (stop or "")[-1:] + "\ufffd"
+        if (token, last_chars) not in self._may_end_of:
+            self._may_end_of[token, last_chars] = not set(last_chars).isdisjoint(str(self._tokenizer.decode([token])))
+        return self._may_end_of[token, last_chars]
 
     def _tail(self, row: "_Row", stop: str) -> str:
-        """Return the end of the step above, in which a stop text can have begun; nothing below the prompt."""
+        """Return the end of the parent step's text, in which `stop` may begin; nothing if the parent is the prompt."""
         reach = len(stop) - 1
         return self._decode([*row.expansion.prefix[-reach:]])[-reach:] if reach and row.expansion.parent else ""
 
     def _text(self, row: "_Row") -> str:
+        """Return the text of the row's step, without the end token."""
         context = row.expansion.prefix[-_CONTEXT_TOKENS:]
         tokens = row.tokens
-        if tokens[-1] in self._ends:
+        if tokens[-1] in self._end_tokens:
             tokens = tokens[:-1]
-        # A character whose first bytes end the context belongs to this step: the step before shows a stand-in.
+        # A multi-byte character that begins in the context and ends here belongs to this step; there it is U+FFFD.
         above = self._decode([*context]).rstrip("\ufffd")
         return self._decode([*context, *tokens])[len(above) :]
 
@@ -194,7 +199,7 @@ class LocalBackend:
 
 
 class _Row(Row[Ending]):
-    """A row that knows what it was asked for."""
+    """A row with the expansion that it decodes."""
 
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
         super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
@@ -202,34 +207,37 @@ class _Row(Row[Ending]):
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return every token that ends a solution: the generation config may name several, the tokenizer one."""
+    """Return all tokens that end a solution: those of the generation config and the tokenizer's eos token.
+
+    Raises BackendError if there are none.
+    """
     generation = getattr(model, "generation_config", None)
     named = getattr(generation, "eos_token_id", None)
     listed = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
-    ends = [token for token in listed if isinstance(token, int)]
-    if not ends:
-        raise BackendError("the policy names no end token: its solutions would never finish")
-    return frozenset(ends)
+    end_tokens = [token for token in listed if isinstance(token, int)]
+    if not end_tokens:
+        raise BackendError("the policy has no end token (eos_token_id): its solutions would never finish")
+    return frozenset(end_tokens)
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:
-    """Return the most tokens a model takes, None where its config names no limit.
+    """Return the most tokens that a model takes, None if its config names no limit.
 
-    Models that turn positions another way once a text grows long (dynamic scaling, LongRoPE) stop where they would:
-    rows of all lengths share a pass and what is cached has to stay true.
+    RoPE variants that change the rotation of all positions for longer texts (dynamic scaling, LongRoPE) are limited to
+    their original length: cached keys must stay valid, and one forward pass holds rows of all lengths.
     """
     config = model.config.get_text_config()
-    named = [getattr(config, "max_position_embeddings", None)]
-    turning = getattr(config, "rope_parameters", None) or {}
-    for one in (turning, *turning.values()):
-        if isinstance(one, dict) and one.get("rope_type") in ("dynamic", "longrope"):
-            named.append(one.get("original_max_position_embeddings"))
-    limits = [limit for limit in named if isinstance(limit, int) and limit > 0]
+    candidates = [getattr(config, "max_position_embeddings", None)]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in (rope, *rope.values()):
+        if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope"):
+            candidates.append(parameters.get("original_max_position_embeddings"))
+    limits = [limit for limit in candidates if isinstance(limit, int) and limit > 0]
     return min(limits) if limits else None
 
 
 def load(settings: PolicySettings, kv_bytes: int | None = None) -> LocalBackend:
-    """Load the policy into this process; with `kv_bytes` its cache never takes more."""
+    """Load the policy into this process; `kv_bytes` is the fixed size of its KV cache, None to grow as needed."""
     from palmette.zoo.load import load_policy
 
     options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from palmette.backends.backend import Expansion, Message, Step
 
 Script = Callable[[Expansion, str], str]
-"""Takes an expansion and the text of its prefix (prompt included); returns the next step. A final `$` ends it all."""
+"""Takes an expansion and the text of its prefix, prompt included; returns the next step, which ends in `$` if it is the
+last step of the solution."""
 
 
 class ScriptedBackend:

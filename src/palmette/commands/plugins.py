@@ -16,6 +16,7 @@ def plugins(
 ) -> None:
     """List what can be named in a config beside models, with a strategy's own settings."""
     from rich.console import Console
+    from rich.markup import escape
 
     from palmette.report.table import plain_table
 
@@ -33,7 +34,7 @@ def plugins(
         settings = "".join(
             f"\n{key} = {value['default']}: {value['meaning']}" for key, value in row["settings"].items()
         )
-        table.add_row(row["kind"], row["name"], row["from"], row["summary"] + settings)
+        table.add_row(*(escape(text) for text in (row["kind"], row["name"], row["from"], row["summary"] + settings)))
     console = Console()
     console.print(table)
     groups = ", ".join(listed.group for listed in registry.KINDS.values())
@@ -44,14 +45,15 @@ def plugins(
 
 
 def _row(listing: registry.Listing) -> dict[str, Any]:
-    row: dict[str, Any] = {"kind": listing.kind, "name": listing.name, "from": listing.source, "summary": ""}
-    row["settings"] = {}
-    if listing.kind != "strategy":
+    row: dict[str, Any] = {"kind": listing.kind, "name": listing.name, "from": listing.source}
+    row.update(summary="", settings={})
+    if listing.kind != "strategy" and listing.source == "palmette":
+        row["summary"] = registry.first_line(listing.kind, listing.name)  # Importing some of them imports torch.
         return row
     from palmette.strategy import settings_of, summary_of
 
     try:
-        part = registry.find("strategy", listing.name)
+        part = registry.find(listing.kind, listing.name)
     except ConfigError as error:  # Somebody else's package: the list must still print.
         row["summary"] = str(error)
         return row

@@ -41,11 +41,12 @@ def _cells(folder: Path) -> list[Path]:
     raise RunError(f"{folder} is a sweep of which no run was begun; begin with: palmette sweep --resume {folder}")
 
 
-def rejudging() -> "Callable[[Config], Rejudge]":
+def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
     """Return who judges a run's answers again, each task loaded once.
 
     A run may outlive its task: where that, or its judge, cannot be loaded any more, its answers are read, but not
-    judged again. A task or judge of the user's own is not imported: a run's folder may come from anywhere.
+    judged again. Without `imports` no `package.module:name` is imported: a run's folder may come from anywhere. With
+    it they are, for a run that this process has just searched.
     """
     from palmette import registry
     from palmette.run.search import judge_of
@@ -62,7 +63,7 @@ def rejudging() -> "Callable[[Config], Rejudge]":
         is_gym = config.task.name.startswith("rg:")
         own = [name for name in (config.task.name, config.task.judge) if registry.is_reference(name)]
         try:
-            if own and not is_gym:
+            if own and not is_gym and not imports:
                 raise RunError(f"{own[0]} is not imported for a report; `palmette evaluate` does")
             task = load_task(config.task)
             built[key] = Rejudge(judge_of(config, task), task.questions)

@@ -96,12 +96,12 @@ def run(sweep: "Sweep") -> None:
 
     from palmette.commands.report import rejudging
     from palmette.report.compare import compare
-    from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
     from palmette.report.page import write_page
+    from palmette.report.rows import CAPTION, SHOWN, as_csv, as_markdown
     from palmette.report.table import plain_table
 
     _run_cells(sweep)
-    compared = compare(sweep.folders(), rejudging())
+    compared = compare(sweep.folders(), rejudging(imports=True))
     # The width stands beside the strategy: 80 columns hold no more.
     columns = [column for column in SHOWN if column not in ("strategy", "width")]
     shown = plain_table("strategy", *(SHOWN[column] for column in columns))

@@ -53,6 +53,7 @@ class KvPool:
     With a budget the pool has its full size from the start, with every page resident: a budget that is larger than the
     memory fails before the first step. Without one the pool grows when it is full, and on the CPU a page becomes
     resident when it is first written. If memory runs out while the pool grows, its size becomes its limit.
+    Raises BudgetError if the budget holds no block.
     """
 
     def __init__(self, shape: KvShape, budget_bytes: int | None = None) -> None:

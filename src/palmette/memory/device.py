@@ -36,10 +36,10 @@ def held_bytes(device: str = "cpu") -> int:
 
 
 def _read_host() -> DeviceMemory:
-    held, total = host.resident_bytes(), host.total_bytes()
+    resident, total = host.resident_bytes(), host.total_bytes()
     available = host.available_bytes()
     machine = host.machine_bytes()
-    return DeviceMemory("cpu", total, host.free_bytes(), held, None, max(0, machine - available - held))
+    return DeviceMemory("cpu", total, host.free_bytes(), resident, None, max(0, machine - available - resident))
 
 
 def _read_cuda(device: str) -> DeviceMemory:

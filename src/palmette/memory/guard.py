@@ -29,10 +29,10 @@ def run_whole(items: Sequence[Item], work: Callable[[Sequence[Item]], Result]) -
 
 @runtime_checkable
 class GivesUpCache(Protocol):
-    """A backend or a scorer whose cache can be given up when memory runs out."""
+    """A backend or a scorer whose KV cache can be freed when memory runs out."""
 
     def give_up_cache(self) -> bool:
-        """Give back what can be computed again; tell whether there was any."""
+        """Free the KV cache, which can be computed again; return whether it held any memory worth freeing."""
 
 
 class Guard:

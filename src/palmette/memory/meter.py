@@ -181,12 +181,12 @@ class Meter:
             self._sample()
 
     def _sample(self) -> None:
-        held = held_bytes(self.device)
+        sample_bytes = held_bytes(self.device)
         with self._lock:
             for phase in self._open:
-                phase.peak_bytes = max(phase.peak_bytes, held)
+                phase.peak_bytes = max(phase.peak_bytes, sample_bytes)
             number = self._phase_numbers[self._open[-1].name] if self._open else None
-            self._samples.add(HeldSample(self._moment(), held, number))
+            self._samples.add(HeldSample(self._moment(), sample_bytes, number))
 
     def _read_peak(self) -> None:
         """Count the device's peak since the last call in all open phases."""

@@ -21,7 +21,7 @@ class CacheFull:
 
 @runtime_checkable
 class TellsCacheFull(Protocol):
-    """A backend or a scorer with a cache that grows as needed, and stays at its size once memory ran out."""
+    """A backend or a scorer with a KV cache that grows as needed, and keeps its size once memory ran out."""
 
     @property
     def cache_full(self) -> CacheFull | None:
@@ -86,12 +86,12 @@ def out_of_memory_message(
     sizes = ", ".join(str(size) for size in dict.fromkeys(tried))
     plan = f"Planned {format_bytes(planned_bytes)}; the" if planned_bytes is not None else "The"
     limit = "" if limit_bytes is None else f" of {format_bytes(limit_bytes)} that it may hold"
-    held = f"this process holds {format_bytes(reading.held_bytes)}{limit}"
+    holders = f"this process holds {format_bytes(reading.held_bytes)}{limit}"
     if reading.other_bytes is not None and reading.other_bytes > reading.total_bytes // 100:
-        held = f"{held}, other processes hold {format_bytes(reading.other_bytes)}"
+        holders = f"{holders}, other processes hold {format_bytes(reading.other_bytes)}"
     return (
         f"out of memory at the smallest {name} ({count_of(smallest, unit)}, tried {sizes}). "
-        f"{plan} device has {format_bytes(reading.free_bytes)} free: {held}.{advice and ' '}{advice}"
+        f"{plan} device has {format_bytes(reading.free_bytes)} free: {holders}.{advice and ' '}{advice}"
     )
 
 

@@ -28,18 +28,18 @@ class Freed:
 
 
 def reclaim(
-    held: Callable[[], int], free: Callable[[], None] | None = None, *, least_bytes: int = LEAST_BYTES
+    held_bytes: Callable[[], int], free: Callable[[], None] | None = None, *, least_bytes: int = LEAST_BYTES
 ) -> Freed:
     """Free unused memory up to three times; stop after a try that frees less than `least_bytes`.
 
-    `held` returns the bytes that the process holds, `free` frees memory and is `free_unused` by default. A second try
+    `held_bytes` returns what the process holds, `free` frees memory and is `free_unused` by default. A second try
     helps where objects freed by the first kept others alive: finalizers, caches of a library.
     """
     begun = time.monotonic()
-    before, tries = held(), list[int]()
+    before, tries = held_bytes(), list[int]()
     while len(tries) < MOST_TRIES:
         (free or free_unused)()
-        now = held()
+        now = held_bytes()
         tries.append(before - now)
         before = now
         if tries[-1] < least_bytes:

@@ -94,7 +94,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._add(kind, size)
         if self.held_bytes > self.peak_bytes:
             self.peak_bytes = self.held_bytes
-            self.peak_lines = {name: held for name, held in self.lines.items() if held}
+            self.peak_lines = {kind: size for kind, size in self.lines.items() if size}
 
     def _add(self, kind: str, size: int) -> None:
         self.held_bytes += size

@@ -210,7 +210,7 @@ class DeviceAllocation:
         return max(0, limit - caches - counted - max(phases, default=self.margin_bytes(counted, "")))
 
     def margin_bytes(self, resident_bytes: int, phase: str) -> int:
-        """Return the margin of a phase beside so many resident bytes; 0 on a GPU, where it lies outside the share."""
+        """Return the margin of a phase beside so many resident bytes; 0 on a GPU, whose share leaves room for it."""
         if self.device.kind == "cuda":
             return 0
         # The heap is trimmed before an update, and what an update frees is returned to the system at once.

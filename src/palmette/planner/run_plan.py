@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from palmette import registry
 from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
@@ -56,7 +57,7 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
     return Job(
         policy=_model(config.policy, served),
         reward=None if config.reward.model is None else _model(config.reward, served),
-        embedder=_embedder(config) if "clusters" in settings.build_strategy().uses else None,
+        embedder=_embedder(config),
         search=search,
         update=_update(config) if train else None,
         inference_share=memory.inference_share,
@@ -77,8 +78,20 @@ def plan_run(
     devices = devices_of(config)
     served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
     job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
-    plan = plan_job(job, devices)
+    plan = _told_of_own_parts(plan_job(job, devices), config)
     return job, replace(plan, remarks=(*plan.remarks, *_zoo_remarks(job, plan))) if plan.fits else plan
+
+
+def _told_of_own_parts(plan: Plan, config: Config) -> Plan:
+    """Return the plan with a remark for each part of the user's own: nobody knows how many bytes it holds."""
+    own = []
+    if registry.is_own("scorer", config.reward.score):
+        own.append(f"scorer {config.reward.score}")
+    if "clusters" in config.search.build_strategy().uses and registry.is_own("embedder", config.embedder.model):
+        own.append(f"embedder {config.embedder.model}")
+        plan = replace(plan, rules=tuple(rule for rule in plan.rules if rule.id != "no-embedder"))
+    remarks = [f"the {part} is your own code: what it holds is not counted" for part in own]
+    return replace(plan, remarks=(*plan.remarks, *remarks))
 
 
 def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
@@ -109,7 +122,7 @@ def refuse_what_cannot_fit(config: Config) -> None:
         job = _job_of_search(config)
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
-        return  # Loading the model will fail with a better message.
+        return  # It may still run: not every shape is known. If it cannot, loading it says why.
     if not plan.fits:
         raise BudgetError(refusal(job, devices, plan))
 
@@ -153,13 +166,21 @@ def planned_memory(config: Config) -> PlannedMemory:
 
 def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
     assert settings.model is not None
+    if registry.is_own("backend", settings.model) and isinstance(settings, PolicySettings):
+        raise ConfigError(
+            f"policy.model {settings.model} is a backend of your own: what it holds is not known. "
+            f"Plan with the model that it runs in its place"
+        )
     shape = find_shape(settings.model)
     dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
     return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter), settings.quantize)
 
 
-def _embedder(config: Config) -> Model:
+def _embedder(config: Config) -> Model | None:
+    """Return the embedder where the strategy uses one whose shape can be known: not for a user's own code."""
     settings = config.embedder
+    if "clusters" not in config.search.build_strategy().uses or registry.is_own("embedder", settings.model):
+        return None
     return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
 
 

@@ -44,7 +44,7 @@ def check_names(config: Config, *, clusters: bool) -> None:
         check_model_name(config.policy.model, "policy")
     if config.reward.model is not None and config.reward.score in registry.built_ins("scorer"):
         check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score == "likelihood")
-    if clusters and not _is_own_embedder(config.embedder.model):
+    if clusters and not registry.is_own("embedder", config.embedder.model):
         check_model_name(config.embedder.model, "embedder")
 
 
@@ -70,17 +70,13 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
 
 def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
-    if _is_own_embedder(settings.model):
+    if registry.is_own("embedder", settings.model):
         return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
     return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
-
-
-def _is_own_embedder(name: str) -> bool:
-    return registry.is_reference(name) or name in [listing.name for listing in registry.listings("embedder")]
 
 
 def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:

@@ -1,1 +1,1 @@
-"""How good a step looks, how true an answer is."""
+"""Scores reasoning steps with a model; extracts final answers and judges them."""

@@ -1,4 +1,4 @@
-"""A scorer and an embedder whose work is cut into pieces that fit, by whoever watches memory."""
+"""Wraps a scorer and an embedder with out-of-memory retry: their work runs in pieces that fit."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Phase = Callable[[], AbstractContextManager[None]]
+"""Returns a context manager that is entered while the work runs, so that memory is metered by phase."""
 
 
 class GuardedScorer:
-    """Serves the contract by another scorer. One that does not work in pieces is called as it is."""
+    """A scorer that calls another one through `run_pieces`.
+
+    A scorer that does not implement `PiecewiseScorer` is called once for all candidates, without a retry.
+    """
 
     def __init__(self, scorer: Scorer, run_pieces: RunPieces, phase: Phase) -> None:
         self._scorer = scorer
@@ -27,7 +31,7 @@ class GuardedScorer:
         return self._scorer.calls
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return one score for each candidate; see the contract."""
+        """Return one score in [0, 1] for each candidate, in order."""
         with self._phase():
             if isinstance(self._scorer, PiecewiseScorer):
                 return self._scorer.score_in_pieces(candidates, self._run_pieces)
@@ -35,7 +39,7 @@ class GuardedScorer:
 
 
 class GuardedEmbedder:
-    """Serves the contract by another embedder."""
+    """An embedder that calls another one through `run_pieces`."""
 
     def __init__(self, embedder: Embedder, run_pieces: RunPieces, phase: Phase) -> None:
         self._embedder = embedder
@@ -44,7 +48,7 @@ class GuardedEmbedder:
         self.name = embedder.name
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
-        """Return one vector for each text; see the contract."""
+        """Return one vector for each text, in order."""
         with self._phase():
             pieces = self._run_pieces(texts, self._embedder.embed)
         return pieces[0] if len(pieces) == 1 else [vector for piece in pieces for vector in piece]

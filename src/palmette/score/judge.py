@@ -1,4 +1,4 @@
-"""The judge contract: who decides whether an answer is right, and a plain reward function as a judge."""
+"""The judge contract: extracts answers and decides whether they are right; a reward function can be a judge."""
 
 import math
 from collections.abc import Callable
@@ -16,9 +16,10 @@ from palmette.units import one_line
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge finds of one solution: `correct`, `wrong`, `unparseable` or `timed_out`, and its reward.
+    """A judge's decision about one solution: the outcome and the reward.
 
-    Both are None where nobody can tell, because the question has no reference.
+    `outcome` is `correct`, `wrong`, `unparseable` or `timed_out`. Both are None if the solution cannot be judged, for
+    example because the question has no reference answer.
     """
 
     outcome: str | None
@@ -29,32 +30,34 @@ NO_VERDICT = Verdict(None, None)
 
 
 def verdict_of(outcome: Outcome) -> Verdict:
-    """Return an outcome with its reward: 1 for a right answer, 0 for any other."""
+    """Return the verdict with this outcome and the reward 1 for `correct`, 0 for any other."""
     return Verdict(outcome.value, float(outcome is Outcome.CORRECT))
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Reads answers out of solutions and decides which are right."""
+    """Extracts the final answer of a solution and decides whether it is right."""
 
     by_answer: bool
-    """Whether a verdict depends on the answer alone, so that equal answers are judged once."""
+    """Whether a verdict depends on the question and the answer alone: then equal answers are judged once."""
 
     def extract(self, solution: str) -> str | None:
-        """Return the final answer of a solution, None where it holds none."""
+        """Return the final answer of a solution, or None if it has none."""
 
     def canonical(self, answer: str) -> str:
-        """Return a form that equal answers share: votes are counted by it."""
+        """Return a normal form of an answer. Votes count two answers as the same if their normal forms are equal."""
 
     def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
-        """Decide about one solution, whose answer was extracted already."""
+        """Return the verdict on one solution. `answer` is what `extract` returned for it."""
 
 
 class FunctionJudge:
-    """A reward function as a judge: a number for each solution, of which 1 and more is right.
+    """A reward function as a judge.
 
-    The function is called with those of `question`, `solution`, `answer` and `reference` that it names. It returns a
-    number or a truth value, None for no verdict. Answers are read as mathematics, else as the last line.
+    The function is called with those of the arguments `question`, `solution`, `answer` and `reference` that it has
+    parameters for. It returns the reward, a number or a bool, or None for no verdict. The outcome is `correct` from a
+    reward of 1 on, else `wrong`. Answers are extracted as in mathematics; without such an answer the last line is
+    taken.
     """
 
     by_answer = False
@@ -64,37 +67,40 @@ class FunctionJudge:
         self._name = getattr(function, "__name__", type(function).__name__)
 
     def extract(self, solution: str) -> str | None:
-        """Return the final answer, or the last line that is not blank."""
+        """Return the final answer, or else the last line that is not blank; None for a blank solution."""
         lines = [line.strip() for line in solution.splitlines() if line.strip()]
         return extract_answer(solution) or (lines[-1] if lines else None)
 
     def canonical(self, answer: str) -> str:
-        """Return a form that equal answers share."""
+        """Return the normal form of `verify.canonical`."""
         return canonical(answer)
 
     def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
-        """Call the function. Raises RunError, with the question, where it raises or returns no number."""
+        """Return the reward of the function as a verdict. Raises RunError if it raises or returns no number."""
         place = f"the reward function {self._name} on question {one_line(question.id, 80)}"
         try:
-            given = registry.call_by_name(
+            returned = registry.call_by_name(
                 self._function, question=question, solution=solution, answer=answer, reference=question.reference
             )
         except Exception as error:
-            told = one_line(f"{type(error).__name__}: {error}", 200)
-            raise RunError(f"{place} failed: {told}. The solution: {one_line(solution, 120)!r}") from error
-        if given is None:
+            cause = one_line(f"{type(error).__name__}: {error}", 200)
+            raise RunError(f"{place} failed: {cause}. The solution: {one_line(solution, 120)!r}") from error
+        if returned is None:
             return NO_VERDICT
         try:
-            reward = float(given)
+            reward = float(returned)
         except (TypeError, ValueError):
             reward = math.nan
         if not math.isfinite(reward):
-            raise RunError(f"{place} returned {one_line(repr(given), 80)}, and a reward is a finite number")
+            raise RunError(f"{place} returned {one_line(repr(returned), 80)}, and a reward is a finite number")
         return Verdict((Outcome.CORRECT if reward >= 1 else Outcome.WRONG).value, reward)
 
 
 def load_judge(part: Any, settings: TaskSettings) -> Judge:
-    """Return the judge that a name, an object, a class or a reward function stands for."""
+    """Return the judge for a registered name, a judge object, a class to build one with, or a reward function.
+
+    Raises ConfigError for anything else and for an unknown name.
+    """
     if isinstance(part, str):
         part = registry.find("judge", part)
     built = registry.build(part, settings=settings, seconds=settings.verify_seconds)

@@ -1,18 +1,19 @@
-"""Answers read without algebra: tidied LaTeX, exact numbers, words."""
+"""Compares answers without algebra: normalizes LaTeX, then compares exact numbers and words."""
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-# The longest answer in MATH500 has 53 characters. Int and Fraction stay under a millisecond at this length.
+# The longest answer in MATH500 has 53 characters. At this length int() and Fraction() still take under a millisecond.
 LONGEST_ANSWER = 2_000
 
 
 def canonical(answer: str) -> str:
-    r"""Return a form that equal answers share: `1000` for `\$1,000.00`, `1/2` for `0.5`, `Eve` for `\text{Eve}`.
+    r"""Return a normal form of an answer: `1000` for `\$1,000.00`, `1/2` for `0.5`, `Eve` for `\text{Eve}`.
 
-    Groups votes without a worker: equal forms mean equal answers, but equal answers may keep different forms. An answer
-    above `LONGEST_ANSWER` characters is returned as it is.
+    Used to group votes without a worker process: answers with equal forms are equal, but equal answers may have
+    different forms if only algebra could tell. An answer of more than `LONGEST_ANSWER` characters is returned
+    unchanged.
     """
     if len(answer) > LONGEST_ANSWER:
         return answer
@@ -22,14 +23,15 @@ def canonical(answer: str) -> str:
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
-    """Return whether two tidy texts are equal, or None when only algebra can tell."""
+    """Return whether two texts, both from `tidied`, are equal answers, or None if only algebra can tell."""
     number, expected = _read_number(answer), _read_number(reference)
     if number is not None and expected is not None:
         return number.equals(expected)
     if _squeeze(answer) == _squeeze(reference):
         return True
     based, expected_based = _BASED.fullmatch(answer), _BASED.fullmatch(reference)
-    # math-verify drops the base, so that 52_8, 52_9 and 52 are equal to it; only an answer may leave its base out.
+    # math-verify drops the base of a number: to it 52_8, 52_9 and 52 are equal. We accept that only from an answer that
+    # omits the base of its reference; an answer with a base is compared here.
     if based and expected_based:
         return based.groups() == expected_based.groups()
     if based and expected is not None:
@@ -37,7 +39,7 @@ def compare_plain(answer: str, reference: str) -> bool | None:
     return _compare_words(answer, reference)
 
 
-# --- Tidying: what LaTeX writes around an answer without changing it ---
+# --- Tidying: removes LaTeX that does not change an answer ---
 
 _SPACING = re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[!,;: ()\[\]]|[$€£¥₹~\u00a0]")
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
@@ -47,18 +49,18 @@ _ONE_IN_BRACES = re.compile(r"([_^])\{([0-9A-Za-z])\}")
 
 
 def tidied(text: str) -> str:
-    r"""Drop spacing, dollar signs, `\text`, degrees, end punctuation; write every fraction as `\frac{a}{b}`."""
+    r"""Remove spacing commands, dollar signs, `\text`, degrees, end punctuation; write fractions as `\frac{a}{b}`."""
     text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3})", ",", text)  # 10\,080
     text = text.replace("\\$", "").replace("\\%", "%").replace("{,}", ",").replace("\u2212", "-")
     text = _TEXT.sub(r" \1 ", text)
-    # `10,\! 080` is one number: a negative space takes the space after it along.
+    # `10,\! 080` is one number: remove the space after a negative space too.
     text = _SPACING.sub(" ", re.sub(r"\\!\s*", "", text))
     text = _FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", _DEGREES.sub("", text))
     return " ".join(_ONE_IN_BRACES.sub(r"\1\2", text).split()).strip("*`").rstrip(" .,;:")
 
 
 def _squeeze(tidy: str) -> str:
-    """Remove the spaces that part nothing: those without a letter or digit on both sides."""
+    """Remove every space that does not have a letter or digit on both sides."""
     return re.sub(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])", "", tidy)
 
 
@@ -80,8 +82,8 @@ _KNOWN_UNIT = (
     r"|meters?|inch(?:es)?|feet|foot|yards?|miles?|units?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?)"
     r"(?:\^?[23])?\.?"
 )
-# After a number and a space any word may be a unit, except those that change the value. Without the space, or with two
-# letters or fewer, only known units are: `2ab` and `2 pi` are products.
+# After a number and a space any word may be a unit, except words that change the value. Without the space, or with at
+# most two letters, only known units count: `2ab` and `2 pi` are products.
 _UNIT = re.compile(
     rf"\s*{_KNOWN_UNIT}"
     r"|(?:\s+(?:[A-Za-z]{3,20}|an?|of|in|at|to|by|on|is)\b,?){1,6}(?:\s*\^?[23])?",
@@ -100,7 +102,7 @@ _VALUE_WORD = re.compile(
 
 @dataclass(frozen=True)
 class _Number:
-    """An exact value, how many decimal places it was written with, and whether a percent sign followed."""
+    """An exact value, the number of decimal places it was written with, and whether a percent sign followed."""
 
     value: Fraction
     places: int
@@ -115,9 +117,9 @@ class _Number:
         return plain._rounds(share.value / 100, share.places + 2)
 
     def _rounds(self, value: Fraction, places: int) -> bool:
-        """Equal, or so close that six written places explain it.
+        """Return whether the values are equal, or differ only by rounding to six or more decimal places.
 
-        math-verify rounds to six places, which makes all values near zero equal; the relative bound keeps those apart.
+        math-verify rounds to six places, which makes all values near zero equal; the relative bound keeps them apart.
         """
         difference = abs(self.value - value)
         is_close = difference <= Fraction(1, 10**6) and difference <= abs(value) / 10**5
@@ -125,7 +127,7 @@ class _Number:
 
 
 def _read_number(tidy: str) -> _Number | None:
-    """Return a tidy text as a number: integer, decimal, fraction or mixed number, maybe with a percent sign or unit."""
+    """Return the number in a tidied text, or None: integer, decimal, fraction or mixed number, with or without unit."""
     match = _NUMBER.fullmatch(tidy)
     scale = None if match is None else _read_suffix(match["suffix"])
     if match is None or scale is None:
@@ -147,7 +149,7 @@ def _read_number(tidy: str) -> _Number | None:
 
 
 def _read_suffix(suffix: str) -> int | None:
-    """Return what a number is multiplied by when this follows it: 1 for a unit, or None when this is no unit."""
+    """Return the factor of what follows a number: 1 for a unit, 10**6 for `million`, None if it is not a unit."""
     suffix = _PERCENT.sub("", suffix, count=1)
     first, _, rest = suffix.strip().partition(" ")
     scale = _SCALES.get(first.lower(), 1)
@@ -163,7 +165,7 @@ _TRAILING_UNIT = re.compile(
 
 
 def without_unit(text: str) -> str:
-    r"""Drop the unit at the end of an expression: `12\pi \text{ cm}^2`, `12\pi square inches`."""
+    r"""Remove the unit at the end of an expression such as `12\pi \text{ cm}^2` or `12\pi square inches`."""
     return _TRAILING_UNIT.sub("", text)
 
 
@@ -174,9 +176,9 @@ _BASED = re.compile(r"([0-9]+)_\{?([0-9]+)\}?")
 
 
 def _compare_words(answer: str, reference: str) -> bool | None:
-    """Compare words without regard to case; None for what may be a product of variables.
+    """Return whether two words are equal, ignoring case; None if they may be products of variables.
 
-    math-verify does read words as products, so that `seat` equals `east`; four letters in a row are a word to us.
+    math-verify reads words as products, so that `seat` equals `east`; here four letters in a row are a word.
     """
     if not (_WORDS.fullmatch(answer) and _WORDS.fullmatch(reference)):
         return None

@@ -1,7 +1,7 @@
-"""Worker processes in which answers are judged, bounded in time with their memory capped.
+"""Checks answers in worker processes with a time limit and a memory limit.
 
-This is the parent's side, `worker` the other. They exchange one line of JSON per check, never a pickle. A worker is
-started by exec, never forked: a fork of a process with torch threads can deadlock.
+This module runs in the parent process, `worker` in the child. They exchange one line of JSON for each check, no
+pickles. A worker is started with exec instead of fork: forking a process with torch threads can deadlock.
 """
 
 import atexit
@@ -14,32 +14,32 @@ import time
 from typing import Any, Literal
 
 from palmette.errors import PalmetteError
-from palmette.tasks.rg_process import fixed_hashes
+from palmette.tasks.rg_process import fixed_hash_environment
 
-Verdict = Literal["correct", "wrong", "unparseable", "timed_out"]
+OutcomeName = Literal["correct", "wrong", "unparseable", "timed_out"]
 Kind = Literal["math", "gym"]
 
 _INSTALL = {"math": "'math-verify[antlr4_13_2]'", "gym": "'palmette[gym]'"}
 
 _START_SECONDS = 60.0
-# The worker gets the parent's import path as arguments, so that it finds what the parent finds however that was set up.
+# The worker gets the parent's sys.path as arguments, so that it can import whatever the parent can.
 _BOOTSTRAP = "import sys; kind, *sys.path[:] = sys.argv[1:]; from palmette.score.worker import main; main(kind)"
 
 
 class WorkerDiedError(Exception):
-    """The worker ended before it answered."""
+    """The worker process ended before it replied."""
 
 
 class WorkerLateError(Exception):
-    """The worker did not answer in time and was ended."""
+    """The worker process did not reply in time and was killed."""
 
 
 class _Worker:
-    """A running worker process. Not thread-safe; `Sandbox` holds the lock."""
+    """A running worker process. Not thread-safe: `Sandbox` serializes calls with a lock."""
 
     def __init__(self, kind: Kind) -> None:
-        """Start the process and wait until it is ready; raise PalmetteError when it cannot start."""
-        environment = {**fixed_hashes(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        """Start the process and wait until it is ready. Raises PalmetteError if it cannot start."""
+        environment = {**fixed_hash_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-s", "-c", _BOOTSTRAP, kind, *sys.path],
             stdin=subprocess.PIPE,
@@ -62,9 +62,10 @@ class _Worker:
             )
 
     def exchange(self, request: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
-        """Send a request, if there is one, and return the next reply; raise WorkerDiedError or WorkerLateError.
+        """Send `request`, unless it is None, and return the next reply.
 
-        A timer that ends the worker bounds the write as well as the read, on every platform and from every thread.
+        Raises WorkerDiedError if the process ends first, WorkerLateError after `seconds`. A timer thread kills the
+        worker: this limits the write as well as the read, on every platform and from every thread.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -92,23 +93,23 @@ class _Worker:
         raise WorkerLateError if late.is_set() else WorkerDiedError
 
     def close(self) -> None:
-        """End the process and close its pipes. Safe to call twice."""
+        """Kill the process and close its pipes. Safe to call twice."""
         self.process.kill()
         self.process.wait()
         self.close_pipes()
 
     def close_pipes(self) -> None:
-        """Close this side of both pipes; what was not flushed is dropped."""
+        """Close this side of both pipes; data that was not flushed is lost."""
         for pipe in (self.process.stdin, self.process.stdout):
             try:
                 if pipe is not None:
                     pipe.close()
             except OSError:
-                pass  # flushing into a dead worker
+                pass  # closing flushes, and the worker is dead
 
 
 class Sandbox:
-    """Judges answers in a worker that starts with the first check, serves all threads, is replaced when it fails."""
+    """Checks answers in one worker process, started at the first check and replaced if it fails. Thread-safe."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind: Kind = kind
@@ -117,24 +118,25 @@ class Sandbox:
 
     @property
     def worker_pid(self) -> int | None:
-        """The process id of the current worker, or None when none runs."""
+        """The process id of the current worker, or None if none is running."""
         worker = self._worker
         return None if worker is None else worker.process.pid
 
-    def check_math(self, answer: str, reference: str, seconds: float) -> Verdict:
-        """Return the verdict of math-verify on two LaTeX texts; see `check`."""
+    def check_math(self, answer: str, reference: str, seconds: float) -> OutcomeName:
+        """Return the outcome of comparing two LaTeX texts with math-verify; see `check`."""
         return self.check({"answer": answer, "reference": reference}, seconds)
 
-    def check_gym(self, answer: str, key: dict[str, object], seconds: float) -> Verdict:
-        """Return the verdict of a reasoning-gym generator on an answer to the question with this key; see `check`."""
+    def check_gym(self, answer: str, key: dict[str, object], seconds: float) -> OutcomeName:
+        """Return the outcome of a reasoning-gym scorer for an answer to the question with this key; see `check`."""
         return self.check({"answer": answer, **key}, seconds)
 
-    def check(self, question: dict[str, Any], seconds: float) -> Verdict:
-        """Return the worker's verdict.
+    def check(self, question: dict[str, Any], seconds: float) -> OutcomeName:
+        """Return the outcome that the worker finds.
 
-        `timed_out` after `seconds`, counted from when this check has the worker to itself and without the second or so
-        that starting one takes. A worker that dies (memory limit, crash, killed from outside) is replaced and the check
-        tried once more in the time left; when the second dies too, the answer is at fault and counts as `timed_out`.
+        `timed_out` after `seconds`. The time starts when this check holds the lock and the worker is running: waiting
+        for other threads and starting a worker (about a second) do not count. If the worker dies (memory limit, crash,
+        killed from outside), it is replaced and the check is tried once more in the time left; if the second worker
+        dies too, the outcome is `timed_out`. Raises PalmetteError if a worker cannot start.
         """
         request = {**question, "seconds": seconds}
         with self._lock:
@@ -143,8 +145,8 @@ class Sandbox:
                 worker = self._worker = self._worker or _Worker(self._kind)
                 started = time.monotonic()
                 try:
-                    verdict: Verdict = worker.exchange(request, left)["verdict"]
-                    return verdict
+                    outcome: OutcomeName = worker.exchange(request, left)["verdict"]
+                    return outcome
                 except WorkerDiedError:
                     self._drop()
                     left -= time.monotonic() - started
@@ -154,20 +156,20 @@ class Sandbox:
                     self._drop()
                     break
                 except BaseException:
-                    self._drop()  # an interrupt in mid-check leaves a reply behind that the next check would take
+                    self._drop()  # after an interrupt the next check would read the reply to this one
                     raise
         return "timed_out"
 
     def close(self) -> None:
-        """End the worker; the next check starts another. Safe to call twice."""
+        """Kill the worker; the next check starts another. Safe to call twice."""
         with self._lock:
             self._drop()
 
     def forget(self) -> None:
-        """After a fork, in the child: let go of the parent's worker without ending it."""
+        """Forget the parent's worker without killing it. Called in the child after a fork."""
         self._lock = threading.Lock()
         if self._worker is not None:
-            self._worker.process.returncode = 0  # it is not our child: nothing to wait for, nothing to warn about
+            self._worker.process.returncode = 0  # not a child of this process: without a return code Popen would warn
             self._worker.close_pipes()
             self._worker = None
 

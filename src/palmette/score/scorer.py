@@ -1,4 +1,4 @@
-"""The contracts of who scores a step and of who embeds a text."""
+"""The contracts of scorers, which score steps, and of embedders, which turn texts into vectors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A question's messages with the steps taken so far; the last one is to be scored."""
+    """A question's messages and the steps of one path. The last step is the one to score.
+
+    `finished` is True if the solution ends with that step.
+    """
 
     messages: tuple[Message, ...]
     steps: tuple[str, ...]
@@ -23,7 +26,7 @@ class Candidate:
 
 
 class Scorer(Protocol):
-    """Scores last steps: 0 surely wrong, 1 surely right."""
+    """Scores the last step of a path, from 0 (certainly wrong) to 1 (certainly right)."""
 
     @property
     def calls(self) -> int:
@@ -35,10 +38,10 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
-    """A scorer inside the process, whose memory can run out: it scores in pieces, and what it keeps can be given up."""
+    """A scorer that supports out-of-memory retry: it scores in pieces, and its cache can be freed."""
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
-        """Return the same scores, with work handed to `run_pieces`; a piece that fails can be worked on again."""
+        """Return the same scores as `score`; the model runs inside `run_pieces`, which may retry a failed piece."""
 
 
 class Embedder(Protocol):
@@ -47,14 +50,15 @@ class Embedder(Protocol):
     name: str
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
-        """Return one vector for each text, in order."""
+        """Return one vector for each text, in order; all of the same length."""
 
 
 class FunctionScorer:
-    """A plain function as a scorer: it is called for each step with those of the arguments below that it names.
+    """A plain function as a scorer, called once for each step with those of these arguments that it has parameters for.
 
-    `messages` are the question's, `question` is the last one's text, `steps` all steps so far, `step` the last one,
-    `solution` their text in one, `finished` whether the solution ends with it.
+    `messages`: the question as chat messages; `question`: the text of the last message; `steps`: the texts of all steps
+    on the path; `step`: the last of them; `solution`: all steps joined; `finished`: whether the solution ends with this
+    step.
     """
 
     def __init__(self, function: Callable[..., float]) -> None:
@@ -62,7 +66,7 @@ class FunctionScorer:
         self.calls = 0
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Call the function once for each candidate."""
+        """Return what the function returns for each candidate, in order."""
         self.calls += len(candidates)
         return [
             float(
@@ -81,47 +85,55 @@ class FunctionScorer:
 
 
 class FunctionEmbedder:
-    """A plain function from texts to vectors as an embedder."""
+    """A plain function that takes texts and returns vectors, as an embedder."""
 
     def __init__(self, function: "Callable[[Sequence[str]], ArrayLike]") -> None:
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
-        """Return what the function returns."""
+        """Return the vectors that the function returns."""
         return self._function(texts)
 
 
 def make_scorer(part: Any) -> Scorer:
-    """Return the scorer that an object or a plain function stands for; raise ConfigError where it is none."""
+    """Return an object with a method `score` as it is (its calls counted), a function as a scorer.
+
+    Raises ConfigError for anything else.
+    """
     if callable(getattr(part, "score", None)):
         return part if hasattr(part, "calls") else _Counted(part)
     if callable(part):
         return FunctionScorer(part)
     raise ConfigError(
-        f"reward: a {type(part).__name__} is no scorer: give it a method score(candidates), or a function"
+        f"reward: a {type(part).__name__} is no scorer: give an object with a method score(candidates), or a function"
     )
 
 
 def make_embedder(part: Any) -> Embedder:
-    """Return the embedder that an object or a plain function stands for; raise ConfigError where it is none."""
+    """Return an object with a method `embed` as it is, a function as an embedder.
+
+    Raises ConfigError for anything else.
+    """
     if callable(getattr(part, "embed", None)):
         if not hasattr(part, "name"):
             part.name = type(part).__name__
-        return part  # type: ignore[no-any-return]  # Checked just now.
+        return part  # type: ignore[no-any-return]  # It has the method, as checked above.
     if callable(part):
         return FunctionEmbedder(part)
-    raise ConfigError(f"embedder: a {type(part).__name__} is no embedder: give it a method embed(texts), or a function")
+    raise ConfigError(
+        f"embedder: a {type(part).__name__} is no embedder: give an object with a method embed(texts), or a function"
+    )
 
 
 class _Counted:
-    """A scorer that does not count its calls, with a count of them."""
+    """Counts the calls of a scorer that does not count them itself."""
 
     def __init__(self, scorer: Any) -> None:
         self._scorer = scorer
         self.calls = 0
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the scorer's scores."""
+        """Return the scores of the wrapped scorer."""
         self.calls += 1
         return [float(score) for score in self._scorer.score(candidates)]

@@ -1,4 +1,4 @@
-"""Vectors from any SentenceTransformer."""
+"""Embeds texts with any SentenceTransformer model."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SentenceEmbedder:
-    """Embeds up to `batch_rows` texts and `EMBEDDED_TOKENS` tokens at a time, on the model's own device."""
+    """Embeds batches of up to `batch_rows` texts and `EMBEDDED_TOKENS` tokens (padded) on the model's device."""
 
     def __init__(self, model: "SentenceTransformer", name: str, *, batch_rows: int) -> None:
         self._model = model
@@ -23,18 +23,18 @@ class SentenceEmbedder:
         self.name = name
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
-        """Return one vector for each text; see the contract."""
+        """Return one vector for each text, in order. Raises BackendError if the model fails."""
         with as_backend_error(f"embedder {self.name} cannot embed"), mapped_blocks():
             lengths = self._lengths(texts)
             vectors: dict[int, np.ndarray] = {}
             for batch in batches(lengths, self._batch_rows, EMBEDDED_TOKENS):
-                given = self._model.encode(
+                encoded = self._model.encode(
                     [texts[place] for place in batch],
                     batch_size=len(batch),
                     show_progress_bar=False,
                     convert_to_numpy=True,
                 )
-                vectors.update(zip(batch, given, strict=True))
+                vectors.update(zip(batch, encoded, strict=True))
         return [vectors[place] for place in range(len(texts))]
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
@@ -42,13 +42,14 @@ class SentenceEmbedder:
             return []
         longest = self._model.max_seq_length or EMBEDDED_TOKENS
         tokens = self._model.tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
-        return [len(own) for own in tokens]
+        return [len(ids) for ids in tokens]
 
 
 def batches(lengths: Sequence[int], most_rows: int, most_tokens: int) -> Iterator[list[int]]:
-    """Yield the places of texts to embed together, the longest first; with their padding they keep to both limits.
+    """Yield batches as indexes into `lengths`, longest text first.
 
-    A text that is longer than the limit comes alone.
+    A batch has at most `most_rows` texts and, padded to its longest text, at most `most_tokens` tokens. A text longer
+    than that is a batch by itself.
     """
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):

@@ -1,4 +1,4 @@
-"""Scoring on a tree of KV: only what is new since the last wave is computed, and neighbors do not change a score."""
+"""Scores steps on a tree-shaped KV cache: computes only new tokens, and a score does not depend on the batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,33 @@ from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import as_backend_error
 
 GRID = 1 / 64
-"""Numbers are rounded to this, so that a score is the same whatever is scored beside it: a batch moves a logit by about
-1e-5, and a strategy that breaks ties by score would see it. In probabilities a step of the grid is 1.6% at the most."""
+"""Model outputs are rounded to multiples of this, so that a score is the same whatever else is in the batch: the batch
+changes a logit by about 1e-5, which could change how a strategy breaks ties. As probabilities, two neighboring
+multiples differ by at most 1.6%."""
 
 NARROW = 1e-4
-"""A number this close to the border between two grid points is computed again alone; one in eighty is."""
+"""An output this close to a rounding border (midway between two multiples) is computed again alone; 1 in 80 is."""
 
 Tokens = tuple[int, ...]
-_Asked = tuple[tuple[str, str], ...]
+_PromptKey = tuple[tuple[str, str], ...]
 
 
-class _Known(dict[tuple[_Asked, tuple[str, ...]], tuple[Tokens, CacheNode]]):
-    """Tokens and node of what was scored, by question and steps; no steps for the prompt."""
+class _Scored(dict[tuple[_PromptKey, tuple[str, ...]], tuple[Tokens, CacheNode]]):
+    """Cached tokens and cache node of each scored path, by prompt and steps; no steps for the prompt itself."""
 
 
 class TreeScorer(ABC):
-    """Runs up to `batch_rows` candidates at a time on a tree cache.
+    """Scores up to `batch_rows` candidates in one forward pass, with a tree-shaped KV cache.
 
-    What one call has scored is kept until the next: a candidate that continues one of those is computed from there
-    on. A solution longer than the model reads scores 0: it cannot be judged.
+    Paths scored by one call stay cached until the next call: a candidate that extends one of them is computed from its
+    end on. A candidate longer than the model's context scores 0.
+
+    A subclass turns model outputs into one number for each row (`_values`) and that number into a score (`_score`). A
+    row is all tokens of one candidate: prompt and steps.
     """
 
-    held_back = 0
-    """Last tokens of a solution that its node does not hold."""
+    omitted_tokens = 0
+    """How many tokens at the end of a row are left out of its cache node."""
 
     def __init__(
         self,
@@ -57,9 +61,9 @@ class TreeScorer(ABC):
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._known = _Known()
-        self._own: dict[Tokens, int] = {}
-        """How many tokens of each row of the last call are its last step's."""
+        self._scored = _Scored()
+        self._step_tokens: dict[Tokens, int] = {}
+        """For each row of the last call, how many of its tokens belong to the last step."""
 
     @property
     def calls(self) -> int:
@@ -68,40 +72,43 @@ class TreeScorer(ABC):
 
     @property
     def weight_version(self) -> int:
-        """The number of the weights that gave the last scores; see `TakesWeights`."""
+        """The version of the weights that computed the last scores; see `TakesWeights`."""
         return self.tree.weight_version
 
     def use_adapter(self, folder: str | None) -> None:
-        """Let the next scores come from the model with this adapter; see `TreeModel.use_adapter`."""
+        """Use this adapter for the next scores; see `TreeModel.use_adapter`."""
         self.tree.use_adapter(folder)
 
     def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Let the next scores come from these weights; see `TreeModel.update_weights`."""
+        """Use these weights for the next scores; see `TreeModel.update_weights`."""
         self.tree.update_weights(source)
 
     @property
     def cache_full(self) -> CacheFull | None:
-        """The last time that the KV cache could not grow."""
+        """Why the KV cache could not grow the last time, None if it always could."""
         return self.tree.cache.pool.cache_full
 
     def give_up_cache(self) -> bool:
-        """Give the memory of all KV back and go on with less of it; what was scored stays known."""
+        """Free the whole KV cache and use a smaller one from now on; return whether there was anything to free.
+
+        Later calls compute again what they need.
+        """
         return self.tree.give_up_cache()
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Score the last step of each candidate; see the contract."""
+        """Return the score of the last step of each candidate, in order. Raises BackendError if the model fails."""
         return self.score_in_pieces(candidates, run_whole)
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
-        """Score as `score` does, with the model's work done in pieces; see the contract."""
+        """Return the same scores as `score`; the model runs on pieces of the rows inside `run_pieces`."""
         with as_backend_error(self._name):
             self.tree.look_at_weights()
             rows = self._encode(candidates)
-            nodes = self._placed(candidates, rows)
+            nodes = self._place(candidates, rows)
         try:
-            parts = run_pieces(list(nodes), lambda piece: self._found({row: nodes[row] for row in piece}))
+            parts = run_pieces(list(nodes), lambda piece: self._compute({row: nodes[row] for row in piece}))
         finally:
-            kept = {node for _, node in self._known.values()}
+            kept = {node for _, node in self._scored.values()}
             for node in nodes.values():
                 if node not in kept:
                     self.tree.cache.drop(node)
@@ -109,7 +116,8 @@ class TreeScorer(ABC):
         return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
 
     @torch.inference_mode()
-    def _found(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+    def _compute(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+        """Return `_values` of these rows; a value too close to a rounding border is computed again by itself."""
         new = [node for node in nodes.values() if node.computed < len(node.tokens)]
         try:
             with as_backend_error(self._name):
@@ -118,7 +126,7 @@ class TreeScorer(ABC):
                     if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
                         found[row] = self._value_alone(row, nodes[row])
         except BaseException:
-            # What came out at their tokens is lost with this call: when it is made again, they must be run again.
+            # The outputs at their tokens are lost with this call: empty the nodes, so that a retry computes them again.
             for node in new:
                 self.tree.cache.empty(node)
             raise
@@ -126,64 +134,67 @@ class TreeScorer(ABC):
 
     @abstractmethod
     def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
-        """Return a number for each row, whose tokens stand at its node."""
+        """Return one number for each row. The tokens of a row are in its node and the ancestors of the node."""
 
     @abstractmethod
     def _value_alone(self, row: Tokens, node: CacheNode) -> float:
-        """Return the same number computed without cache, padding or neighbors."""
+        """Return the same number for one row, computed without cache, padding and other rows."""
 
     @abstractmethod
     def _score(self, value: float) -> float:
-        """Return the score in [0, 1] that a number stands for."""
+        """Return the score in [0, 1] for a number of `_values`."""
 
     def _encode(self, candidates: Sequence[Candidate]) -> list[Tokens | None]:
-        """Return each candidate's tokens, None where they are too many."""
-        prompts = {_asked(candidate): candidate.messages for candidate in candidates}
-        rendered = {asked: render(self._tokenizer, messages) for asked, messages in prompts.items()}
+        """Return the row of each candidate, None if it is longer than the model's context."""
+        prompts = {_prompt_key(candidate): candidate.messages for candidate in candidates}
+        rendered = {key: render(self._tokenizer, messages) for key, messages in prompts.items()}
         rows: list[Tokens | None] = []
         for candidate in candidates:
             steps = self._text("".join(candidate.steps))
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            row = (*rendered[_asked(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            row = (*rendered[_prompt_key(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
             rows.append(None if self._limit is not None and len(row) > self._limit else row)
         return rows
 
     def _text(self, text: str) -> list[int]:
-        # The policy's text is split as text: a control token that it spells out must not become one.
+        # Tokenize as plain text: if the policy spells out a special token, it must not become that token.
         return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
-    def _placed(self, candidates: Sequence[Candidate], rows: Sequence[Tokens | None]) -> dict[Tokens, CacheNode]:
-        """Return a node for each distinct row, below what the last call left of it; forget what nothing stands on."""
-        cache, before, known = self.tree.cache, self._known, _Known()
+    def _place(self, candidates: Sequence[Candidate], rows: Sequence[Tokens | None]) -> dict[Tokens, CacheNode]:
+        """Return a cache node for each distinct row, below the node of its parent step if the last call scored that.
+
+        Drops the nodes of the last call; what rows of this call build on stays cached.
+        """
+        cache, before, scored = self.tree.cache, self._scored, _Scored()
         placed: dict[Tokens, CacheNode] = {}
-        self._own = {}
+        self._step_tokens = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
                 continue
-            asked = _asked(candidate)
-            if (asked, ()) not in known:
+            key = _prompt_key(candidate)
+            if (key, ()) not in scored:
                 prompt = render(self._tokenizer, candidate.messages)
-                prompt = prompt[: len(prompt) - self.held_back]
-                known[asked, ()] = before.get((asked, ())) or (prompt, cache.add_path(prompt))
+                prompt = prompt[: len(prompt) - self.omitted_tokens]
+                scored[key, ()] = before.get((key, ())) or (prompt, cache.add_path(prompt))
             if row not in placed:
-                above, node = before.get((asked, candidate.steps[:-1]), known[asked, ()])
-                held = row[: len(row) - self.held_back]
-                own = len(held) - len(above)
-                if held[: len(above)] != above or node is known[asked, ()][1]:
-                    # Not seen before, or the step has changed how the text before it is split.
-                    above, node = known[asked, ()]
-                    own = len(held) - len(above) - len(self._text("".join(candidate.steps[:-1])))
-                self._own[row] = own
-                placed[row] = node if above == held else cache.add(node, held[len(above) :])
+                above, node = before.get((key, candidate.steps[:-1]), scored[key, ()])
+                cached = row[: len(row) - self.omitted_tokens]
+                step_tokens = len(cached) - len(above)
+                if cached[: len(above)] != above or node is scored[key, ()][1]:
+                    # The parent step was not scored before, or the new step changes the tokens of the text before it.
+                    above, node = scored[key, ()]
+                    step_tokens = len(cached) - len(above) - len(self._text("".join(candidate.steps[:-1])))
+                self._step_tokens[row] = step_tokens
+                placed[row] = node if above == cached else cache.add(node, cached[len(above) :])
             if not candidate.finished:
-                known[asked, candidate.steps] = row[: len(row) - self.held_back], placed[row]
-        kept = {node for _, node in known.values()}
+                scored[key, candidate.steps] = row[: len(row) - self.omitted_tokens], placed[row]
+        kept = {node for _, node in scored.values()}
         for _, node in before.values():
             if node not in kept:
                 cache.drop(node)
-        self._known = known
+        self._scored = scored
         return placed
 
 
-def _asked(candidate: Candidate) -> _Asked:
+def _prompt_key(candidate: Candidate) -> _PromptKey:
     return tuple((message["role"], message["content"]) for message in candidate.messages)

@@ -1,7 +1,7 @@
-r"""Answers checked against references, with four outcomes counted apart.
+r"""Verifies answers against reference answers; the outcome is correct, wrong, unparseable or timed out.
 
-Plain numbers and plain words are compared exactly (`plain`); everything else goes to math-verify in a worker process
-(`sandbox`) that can be stopped. No text, however long or hostile, hangs or crashes a call.
+Plain numbers and words are compared exactly in this process (`plain`). Everything else is compared by math-verify in a
+worker process with a time limit (`sandbox`), so that no text, however long or hostile, can hang or crash a call.
 """
 
 from enum import Enum
@@ -17,7 +17,7 @@ LONGEST_SECONDS = 3_600
 
 
 class Outcome(str, Enum):
-    """What a check found. `timed_out` is any check that ran out of its time or of the worker's memory."""
+    """The result of checking an answer. `timed_out` means that the check ran out of time or of the worker's memory."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -29,17 +29,21 @@ class Outcome(str, Enum):
 
 
 def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
-    """Check the final answer of a solution text against that of a reference, which may be a worked one."""
+    """Extract the final answers of a solution and of a reference and verify the one against the other.
+
+    The reference may be a bare answer or a worked solution. See `verify` for `seconds` and for what is raised.
+    """
     return verify(extract_answer(solution), extract_reference(reference), seconds=seconds)
 
 
 def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outcome:
-    """Check an extracted answer against a final answer, both LaTeX or plain. Safe to call from any thread.
+    """Check an answer against a reference answer, both LaTeX or plain text. Safe to call from any thread.
 
-    Units, currency and degree signs do not count; `50%` equals both `50` and `0.5`. A decimal with six places or more
-    equals what it rounds. None, an empty answer or one above `LONGEST_ANSWER` characters are `unparseable`. The check
-    ends `seconds` after it starts; a call may first wait for the checks of other threads and for a worker to start.
-    Raises ConfigError on a time that is none, PalmetteError when math-verify is needed but cannot be loaded.
+    Units, currency signs and degree signs are ignored; `50%` equals both `50` and `0.5`. A decimal with six or more
+    places equals the value it is rounded from. An answer that is None, empty or longer than `LONGEST_ANSWER` characters
+    is `unparseable`. The check ends after `seconds`, not counting the time to wait for checks of other threads and for
+    a worker to start. Raises ConfigError if `seconds` is not in (0, 3600], PalmetteError if math-verify is needed but
+    cannot be loaded.
     """
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ConfigError(

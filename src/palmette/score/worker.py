@@ -1,4 +1,4 @@
-"""The worker process that judges answers, with the libraries that model text can hang or crash."""
+"""Runs in the worker process: checks answers with libraries that model text can hang or crash."""
 
 import ast
 import importlib
@@ -24,37 +24,41 @@ _FORBIDDEN = (
     "ctypes.", "shutil.", "pty.", "signal.pthread_kill", "webbrowser.", "urllib.", "ftplib.", "smtplib.",
 )  # fmt: skip
 _EVALUATORS = re.compile(r"\b(?:eval|exec|parse_expr|sympify|S)\(")
-# Only these names, or none, may stand before an opening bracket.
+# Only these names, or no name, may precede an opening bracket.
 _FUNCTIONS = {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "abs", "Abs", "asin", "acos", "atan", "sinh", "cosh"}
 _CALL = re.compile(r"([A-Za-z_]\w*|[\])}])\s*\(")
 
-Judge = Callable[[dict[str, Any]], str]
+Check = Callable[[dict[str, Any]], str]
+"""Takes a request and returns the outcome."""
 
 
 def main(kind: str) -> None:
-    """Serve checks from stdin until it closes."""
+    """Read requests from stdin, one JSON object a line, and write one reply a line to stdout, until stdin closes.
+
+    The first reply is `{"ready": true}`, or `{"error": ...}` if the library for `kind` cannot be loaded.
+    """
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints must not mix with the replies
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # an ignored signal would be inherited
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of a library must not mix with the replies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes stdin
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may have ignored it, which is inherited
     _limit_memory()
     try:
-        judge = _math_judge() if kind == "math" else _gym_judge()
-    except Exception as error:  # noqa: BLE001  whatever it is, the parent has to name it
+        check = _math_check() if kind == "math" else _gym_check()
+    except Exception as error:  # noqa: BLE001  the parent reports any error by its name
         _reply(replies, {"error": f"the {kind} judge does not work here ({type(error).__name__}: {error})"})
         return
     sys.addaudithook(_refuse)
     _reply(replies, {"ready": True})
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        # Ends the worker even inside one long C call and even when the parent is gone and nobody reads the reply.
+        # Kills the worker even inside a long C call, and even if the parent is gone.
         signal.alarm(ceil(request["seconds"]) + 1)
         try:
-            verdict = judge(request)
+            outcome = check(request)
         except MemoryError:
             os._exit(1)
         signal.alarm(0)
-        _reply(replies, {"verdict": verdict})
+        _reply(replies, {"verdict": outcome})
 
 
 def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
@@ -63,29 +67,32 @@ def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def _limit_memory() -> None:
-    """Cap the address space, so that a huge power raises MemoryError here instead of filling the machine."""
+    """Limit the address space, so that a huge power raises MemoryError instead of using up the machine's memory."""
     try:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     except (ValueError, OSError):
-        pass  # a lower limit is already set; the time bound still holds
+        pass  # a lower limit is already set; the time limit still holds
 
 
-def _math_judge() -> Judge:
+def _math_check() -> Check:
     library: Any = importlib.import_module("math_verify")
-    _read(library, "x")  # the first parse builds tables: 0.1 s that belong to the start
+    _read(library, "x")  # the first parse takes 0.1 s to build tables: do it before the worker is ready
     return lambda request: _compare(library, request["answer"], request["reference"])
 
 
-def _gym_judge() -> Judge:
+def _gym_check() -> Check:
     library: Any = importlib.import_module("reasoning_gym")
-    return lambda request: _mark(library, request)
+    return lambda request: _grade(library, request)
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Stop what no judge needs: programs, sockets, files written or removed. The second line of defense."""
+    """Audit hook that refuses what no check needs: starting programs, sockets, writing or removing files.
+
+    A second line of defense: answers that could do this are refused before (`is_harmless`).
+    """
     writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
     if writes or event.startswith(_FORBIDDEN):
-        raise PermissionError(f"a judge may not {event}")
+        raise PermissionError(f"a check may not {event}")
 
 
 @lru_cache(maxsize=4)
@@ -93,8 +100,8 @@ def _dataset(library: Any, generator: str, seed: int, size: int) -> Any:
     return library.create_dataset(generator, size=size, seed=seed)
 
 
-def _mark(library: Any, request: dict[str, Any]) -> str:
-    """Make the question again and let its generator mark the answer; raise MemoryError only."""
+def _grade(library: Any, request: dict[str, Any]) -> str:
+    """Generate the question again and return the outcome of its own scorer. Raises nothing but MemoryError."""
     try:
         dataset = _dataset(library, request["generator"], request["seed"], request["size"])
         if _evaluates(type(dataset)) and not is_harmless(request["answer"]):
@@ -104,24 +111,24 @@ def _mark(library: Any, request: dict[str, Any]) -> str:
             entry = {
                 **entry,
                 "answer": str(entry["answer"]),
-            }  # some hold sympy objects, which their scorers cannot read
-        mark = dataset.score_answer(request["answer"], entry)
-        return "correct" if mark >= 1.0 else "wrong"
+            }  # some generators give sympy objects that their own scorers cannot read
+        points = dataset.score_answer(request["answer"], entry)
+        return "correct" if points >= 1.0 else "wrong"
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001  scorers meet text that their authors never saw
+    except Exception:  # noqa: BLE001  model text can raise anything in a scorer
         return "unparseable"
 
 
 def _evaluates(dataset: type) -> bool:
-    """Tell whether a generator's module reads answers as code."""
+    """Return whether the module of a generator evaluates text as code."""
     return _EVALUATORS.search(inspect.getsource(sys.modules[dataset.__module__])) is not None
 
 
 def is_harmless(answer: str) -> bool:
-    """Tell whether a scorer may evaluate an answer as Python: a literal, or mathematics without any other call.
+    """Return whether an answer is safe to evaluate as Python: a literal, or a formula that calls only math functions.
 
-    Without calls, attributes, quotes or a colon an expression can name things and compute, but do nothing.
+    Without other calls, attributes, quotes and colons an expression can compute a value but has no side effects.
     """
     try:
         ast.literal_eval(answer.strip())
@@ -134,10 +141,10 @@ def is_harmless(answer: str) -> bool:
 
 
 def _read(library: Any, text: str) -> list[Any]:
-    """Parse one answer as LaTeX; empty when it is none.
+    """Parse one answer as LaTeX; return an empty list if it is not LaTeX.
 
-    Only the LaTeX reader is used: the library's other one takes the first number it finds in a text it cannot read. Its
-    units are off: they include `t`, `h`, `c` and `ab`, so that `2x + 3t` would equal `2x + 3`.
+    Only the LaTeX parser of math-verify is used: its other parser takes the first number of any text. The removal of
+    units is off: its units include `t`, `h`, `c` and `ab`, so that `2x + 3t` would equal `2x + 3`.
     """
     line = " ".join(text.replace("\\$", "").replace("$", "").replace("**", "^").split())
     reader = library.LatexExtractionConfig()
@@ -152,12 +159,12 @@ def _read(library: Any, text: str) -> list[Any]:
 
 
 def _compare(library: Any, answer: str, reference: str) -> str:
-    """Return the verdict on one pair; raise MemoryError only. An error while comparing means `wrong`."""
+    """Return the outcome for one answer; an error while comparing means `wrong`. Raises nothing but MemoryError."""
     try:
         target = _read(library, answer)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001  model text gets every error out of a parser
+    except Exception:  # noqa: BLE001  model text can raise anything in a parser
         target = []
     if not target:
         return "unparseable"

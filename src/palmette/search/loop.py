@@ -1,4 +1,4 @@
-"""The search loop: expand, score, allocate, release, wave by wave over many questions at once."""
+"""The search loop: in each wave it expands, scores, allocates children and releases, for many questions at once."""
 
 import hashlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -20,10 +20,11 @@ from palmette.tree import Node, Tree
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a branch has to stop: `depth` steps, `step_tokens` a step, `total_tokens` generated along a path.
+    """Limits of the search of one question, and how many questions are searched at once (`questions_in_flight`).
 
-    A step ends with the text `step_end`, a solution with the model's end token or the text `stop`. `room` is the number
-    of KV tokens that one question's tree may hold, None without a limit.
+    A branch is stopped after `depth` steps or `total_tokens` generated tokens; a step is cut after `step_tokens`
+    tokens. A step ends with the text `step_end`, a solution with the model's end token or the text `stop`. `room` is
+    the number of KV tokens that the tree of one question may hold, None without a limit.
     """
 
     width: int
@@ -38,7 +39,11 @@ class Limits:
 
 @dataclass
 class Growth:
-    """One question while its tree grows. `grants` are the children to grow in the next wave."""
+    """The state of one question during the search. `grants` is how many children each leaf gets in the next wave.
+
+    `kv_tokens` and `separate_kv_tokens` have one entry for each wave: the tokens on the paths of the steps it added,
+    with each node counted once, and with every path counted in full.
+    """
 
     question: Question
     tree: Tree
@@ -46,34 +51,35 @@ class Growth:
     wave: int = 0
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
+    cached: set[int] = field(default_factory=set)
+    """Nodes whose KV cache the backend keeps: expanded and not released yet."""
     clusters: dict[int, int] = field(default_factory=dict)
-    """Labels that the last allocation saw; empty where nothing was grouped."""
+    """Cluster labels of the leaves of the last frontier; empty if they were not clustered."""
     out_of_room: bool = False
-    """Whether the tree ended because not one more token fit its room."""
+    """Whether the search ended because the tree had no room for another token."""
     ended: list[int] = field(default_factory=list)
     """Leaves that were not pruned: finished, or stopped by a limit."""
 
     def finished(self) -> list[Node]:
-        """Return the leaves that ended their solution."""
+        """Return the finished leaves, whose solution is complete."""
         return [node for node in self.tree.nodes if node.finished]
 
 
 class Observer:
-    """What the loop tells while it runs; a subclass overrides what it wants to hear."""
+    """Callbacks of the loop; each does nothing unless a subclass overrides it."""
 
     def started(self, growth: Growth) -> None:
-        """Hear that a question's prompt stands."""
+        """Called after the tree of a question was created, before its first wave."""
 
     def wave_grown(self, growing: Sequence[Growth]) -> None:
-        """Hear that all questions in flight have grown by a wave: the moment at which most is held."""
+        """Called after a wave was expanded and scored for all questions in flight, when most KV tokens are held."""
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
-        """Hear that a wave is scored and the next children are granted."""
+        """Called for each question after its next children were granted; `added` are the steps of this wave."""
 
 
 def node_seed(seed: int, question: str, node: int) -> int:
-    """Return the seed that belongs to a node: the same whatever runs beside it."""
+    """Return the sampling seed of a node. It depends on the run's seed, the question and the node id alone."""
     digest = hashlib.blake2b(f"{seed}\0{question}\0{node}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -90,10 +96,12 @@ def search(
     observer: Observer,
     clusterer: Clusterer | None = None,
 ) -> Generator[Growth, None, None]:
-    """Grow a tree for every question; yield each one that will not grow any more, as soon as it does not.
+    """Search every question; yield the state of each one when its tree does not grow any more.
 
-    A new question starts as soon as another has finished. However the loop ends, the backend is left with none of its
-    nodes.
+    Up to `limits.questions_in_flight` questions are searched at once; when one ends, the next one starts. Every wave is
+    one call of `backend.expand` and one of `scorer.score` for all of them. However the loop ends, all nodes are
+    released. Raises ConfigError for an empty prompt and for a strategy that breaks its contract, BackendError for a
+    score outside [0, 1], and what backend, scorer and strategy raise.
     """
     waiting = iter(questions)
     growing: list[Growth] = []
@@ -124,8 +132,8 @@ def search(
             growing = [growth for growth in growing if growth.grants]
     finally:
         for growth in growing:
-            if growth.held:
-                backend.release(growth.question.id, sorted(growth.held))
+            if growth.cached:
+                backend.release(growth.question.id, sorted(growth.cached))
 
 
 def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
@@ -136,23 +144,23 @@ def _start(question: Question, backend: Backend, strategy: Strategy, limits: Lim
     frontier = Frontier(tree, (0,), (1.0,))
     grants = _granted(strategy, frontier, limits.width, limits.room)
     tree.nodes[0].state = "kept"
-    return Growth(question, tree, grants, held={0})
+    return Growth(question, tree, grants, cached={0})
 
 
 def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: int) -> list[list[Node]]:
-    """Grow all granted children of all questions in one call and hang them into their trees."""
+    """Generate all granted children of all questions in one call, add them to the trees, return them by question."""
     expansions: list[Expansion] = []
     for growth in growing:
-        next_id = len(growth.tree.nodes)
+        name, next_id = growth.question.id, len(growth.tree.nodes)
         longest = _longest_step(growth, limits)
         for parent, count in growth.grants.items():
             prefix = growth.tree.path_tokens(parent)
             spent = len(prefix) - len(growth.tree.prompt_tokens)
-            room = min(longest, limits.total_tokens - spent)
+            most_tokens = min(longest, limits.total_tokens - spent)
             for _ in range(count):
-                own_seed = node_seed(seed, growth.question.id, next_id)
+                child_seed = node_seed(seed, name, next_id)
                 expansions.append(
-                    Expansion(growth.question.id, parent, prefix, own_seed, room, next_id, limits.step_end, limits.stop)
+                    Expansion(name, parent, prefix, child_seed, most_tokens, next_id, limits.step_end, limits.stop)
                 )
                 next_id += 1
     grown = backend.expand(expansions)
@@ -171,7 +179,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
         leaves = [node.id for node in nodes]
         growth.kv_tokens.append(growth.tree.unique_tokens(leaves))
         growth.separate_kv_tokens.append(growth.tree.separate_tokens(leaves))
-        growth.held.update(leaves)
+        growth.cached.update(leaves)
         added.append(nodes)
     return added
 
@@ -184,7 +192,7 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
             candidates.append(Candidate(growth.question.messages, steps, node.finished))
             nodes.append(node)
     for node, score in zip(nodes, scorer.score(candidates), strict=True):
-        if not 0 <= score <= 1:  # NaN is neither.
+        if not 0 <= score <= 1:  # Also true for NaN.
             raise BackendError(
                 f"the reward model scored a step {score}, and scores lie in 0 to 1: its weights are damaged, or it "
                 f"is no reward model. The step: {node.text[:60]!r}"
@@ -193,7 +201,7 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
 
 
 def _longest_step(growth: Growth, limits: Limits) -> int:
-    """Return how long a step may be, so that all steps of the wave together stay within the room."""
+    """Return the most tokens a step of the next wave may have, so that all of its steps fit into the room."""
     if limits.room is None or not growth.grants:
         return limits.step_tokens
     free = limits.room - growth.tree.unique_tokens(growth.grants)
@@ -201,7 +209,10 @@ def _longest_step(growth: Growth, limits: Limits) -> int:
 
 
 def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: Aggregate) -> Frontier | None:
-    """Return the leaves that may go on, None where every branch has ended."""
+    """Return the open leaves with their aggregated scores, None if no leaf is open.
+
+    Also sets the state of the added nodes; an open leaf counts as pruned until `_allocate` grants it children.
+    """
     tree = growth.tree
     prompt = len(tree.prompt_tokens)
     open_leaves = tuple(
@@ -220,7 +231,7 @@ def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: 
 
 
 def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], clusterer: Clusterer) -> None:
-    """Group the last steps of every frontier that has a choice, in one call for all questions."""
+    """Cluster the last steps of every frontier with two or more leaves, in one call for all questions."""
     asked = {
         place: frontier for place, frontier in enumerate(frontiers) if frontier is not None and len(frontier.leaves) > 1
     }
@@ -235,7 +246,7 @@ def _cluster(growing: Sequence[Growth], frontiers: list[Frontier | None], cluste
 
 
 def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, limits: Limits) -> None:
-    """Grant the next children; a tree that gets none ends where it stands."""
+    """Ask the strategy for the next children; if it grants none, the open leaves are stopped and the tree ends."""
     if frontier is None:
         growth.grants = {}
         return
@@ -251,8 +262,8 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
 
 
 def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
-    """Return what the strategy gives to whom, without zeros. Raises ConfigError where it breaks its contract."""
-    children: Any = strategy.allocate(frontier, width, room)  # A user's own code may return anything.
+    """Return the children that the strategy grants, without zeros. Raises ConfigError if they break its contract."""
+    children: Any = strategy.allocate(frontier, width, room)  # A strategy of the user may return anything.
     if not isinstance(children, Mapping):
         raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
     leaves = set(frontier.leaves)
@@ -273,9 +284,9 @@ def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | Non
 
 
 def _release(growth: Growth, backend: Backend) -> None:
-    """Give back every node that no granted branch runs through."""
+    """Release the KV cache of every node that is not on the path of a leaf with granted children."""
     needed = {step.id for parent in growth.grants for step in growth.tree.path(parent)}
-    gone = sorted(growth.held - needed)
+    gone = sorted(growth.cached - needed)
     if gone:
         backend.release(growth.question.id, gone)
-    growth.held &= needed
+    growth.cached &= needed

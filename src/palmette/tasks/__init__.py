@@ -1,1 +1,1 @@
-"""Where questions come from, how they are put to a model."""
+"""Tasks: loads questions and turns them into chat messages."""

@@ -1,4 +1,4 @@
-"""Questions of a user's own as a task: texts, chat messages, rows, or finished questions."""
+"""Turns questions passed from Python into a task: texts, chat messages, rows, or Question objects."""
 
 import hashlib
 import json
@@ -11,24 +11,28 @@ from palmette.settings import TaskSettings
 from palmette.tasks.sources.jsonl import check_text, read_question
 from palmette.tasks.task import Format, Message, Question, Task, read_format
 
-One = str | Question | Mapping[str, Any] | Sequence[Message]
-"""One question: its text, a Question, a row as in a JSONL file, or chat messages."""
+QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
+"""What is accepted as one question: its text, a Question, a row as in a JSONL file, or chat messages."""
 
 
-def as_task(questions: One | Task | Sequence[One], format_name: str, settings: TaskSettings) -> tuple[Task, bool]:
-    """Return the questions as a task, put as `format_name` says, and whether they are one question alone.
+def as_task(
+    questions: QuestionLike | Task | Sequence[QuestionLike], format_name: str, settings: TaskSettings
+) -> tuple[Task, bool]:
+    """Return the questions as a task, and whether `questions` was a single question.
 
-    Raises ConfigError for anything else.
+    `format_name` selects the prompt format (`read_format`). A Task is returned unchanged. Questions without an id get a
+    hash of their content as id; repeated ids get a number appended. Raises ConfigError for anything else and for no
+    questions at all.
     """
     if isinstance(questions, Task):
         return questions, False
     form = read_format(format_name, settings)
     is_one = isinstance(questions, str | Question | Mapping) or _are_messages(questions)
-    asked: Iterable[Any] = [questions] if is_one else cast("Sequence[One]", questions)
+    asked: Iterable[Any] = [questions] if is_one else cast("Sequence[QuestionLike]", questions)
     made: list[Question] = []
     seen: dict[str, int] = {}
-    for place, one in enumerate(asked, start=1):
-        question = _question(one, form, f"question {place}")
+    for place, item in enumerate(asked, start=1):
+        question = _question(item, form, f"question {place}")
         seen[question.id] = seen.get(question.id, 0) + 1
         if seen[question.id] > 1:
             question = replace(question, id=f"{question.id}-{seen[question.id]}")
@@ -38,17 +42,17 @@ def as_task(questions: One | Task | Sequence[One], format_name: str, settings: T
     return Task("questions", tuple(made), form.step_end), is_one
 
 
-def _question(one: Any, form: Format, place: str) -> Question:
-    if isinstance(one, Question):
-        check_text(one, place)
-        return one
-    if isinstance(one, str):
-        one = {"question": one}
-    elif _are_messages(one):
-        one = {"messages": list(one)}
-    if not isinstance(one, Mapping):
-        raise ConfigError(f"{place}: a {type(one).__name__} is no question: give a text, messages or a Question")
-    row = dict(one)
+def _question(item: Any, form: Format, place: str) -> Question:
+    if isinstance(item, Question):
+        check_text(item, place)
+        return item
+    if isinstance(item, str):
+        item = {"question": item}
+    elif _are_messages(item):
+        item = {"messages": list(item)}
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"{place}: a {type(item).__name__} is no question: give a text, messages or a Question")
+    row = dict(item)
     name = row.get("id", row.get("unique_id"))
     if not isinstance(name, str | int):
         asked = json.dumps({key: row[key] for key in row if key != "answer"}, sort_keys=True, default=str)

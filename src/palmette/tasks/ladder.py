@@ -1,6 +1,6 @@
-"""Integer expressions climbed one operation per line, in graded difficulty.
+"""Generates and checks `ladder` problems: integer expressions in four grades of difficulty.
 
-A problem is an expression; a solution reduces one operation on each line and its last result is the answer:
+A problem is an expression. A solution reduces one operation on each line; the result of the last line is the answer:
 
     (3+4)*2-5      3+4=7
                    7*2=14
@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"\d+|[-+*()]", re.ASCII)
 
 @dataclass(frozen=True)
 class Grade:
-    """How hard a problem is: how many lines it takes, how large its numbers grow, how much one bracket holds."""
+    """The limits of one difficulty: operations in a problem, terms, values of subresults, operations in a bracket."""
 
     operations: range
     terms: range
@@ -42,7 +42,7 @@ DEFAULT_GRADE = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """An expression, the canonical lines that reduce it (leftmost operation first) and its value."""
+    """An expression, the lines that reduce it (always the leftmost legal operation) and its value."""
 
     expression: str
     lines: tuple[str, ...]
@@ -53,11 +53,11 @@ class Problem:
 class _Term:
     text: str
     value: int
-    binding: int  # 3 number, 2 product, 1 sum or difference
+    binding: int  # precedence: 3 number or bracket, 2 product, 1 sum or difference
 
 
 def problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
-    """Yield problems without end: the same for the same arguments, no expression in both splits."""
+    """Yield problems without end, the same ones for the same arguments. No expression is in both splits."""
     shape = GRADES[grade]
     generator = random.Random(f"ladder {grade} {split} {seed}")
     while True:
@@ -67,13 +67,13 @@ def problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
 
 
 def split_of(expression: str) -> Split:
-    """Tell which split owns an expression: one in ten belongs to the test split."""
+    """Return the split of an expression, by its hash: one in ten belongs to `test`."""
     digest = hashlib.sha256(expression.encode()).digest()
     return "test" if digest[0] % 10 == 0 else "train"
 
 
 def solve(expression: str) -> Problem:
-    """Reduce the leftmost legal operation until one number is left."""
+    """Return the problem with its solution: the leftmost legal operation is reduced until one number is left."""
     state = parse(expression)
     lines = []
     while len(state) > 1:
@@ -85,16 +85,16 @@ def solve(expression: str) -> Problem:
 
 
 def parse(expression: str) -> tuple[Token, ...]:
-    """Split an expression into integers, signs and brackets."""
+    """Return the tokens of an expression: integers, signs and brackets."""
     return tuple(int(token) if token.isdigit() else token for token in _TOKEN.findall(expression))
 
 
 def follow(state: tuple[Token, ...] | None, line: str) -> tuple[bool, tuple[Token, ...] | None]:
-    """Judge one line: is it right, and what is left of the expression after it.
+    """Check one line of a solution; return whether it is right, and the expression that is left after it.
 
-    A line is right when it names an operation that may be reduced now and gives its true result. A wrong result is
-    carried on, so that later lines are judged by what they follow from; a line that names no legal operation leaves
-    no state, and nothing after it can be right.
+    A line is right if its operation is legal in `state` (`_legal`) and its result is correct. After a wrong result the
+    expression goes on with that result, so that later lines are checked against it. After a line without a legal
+    operation the state is None, and no later line is right.
     """
     match = _LINE.fullmatch(line)
     if state is None or match is None:
@@ -107,7 +107,7 @@ def follow(state: tuple[Token, ...] | None, line: str) -> tuple[bool, tuple[Toke
 
 
 def right_lines(state: tuple[Token, ...] | None) -> list[str]:
-    """Return every line that would be right next, the canonical one first; none where nothing is left to do."""
+    """Return every line that would be right next, leftmost operation first; none if one number is left."""
     lines = []
     for place in _legal(state or ()):
         left, sign, right = _operation(state or (), place)
@@ -123,7 +123,7 @@ def apply(left: int, sign: str, right: int) -> int:
 
 
 def _legal(state: tuple[Token, ...]) -> Iterator[int]:
-    """Yield the places of signs whose reduction keeps the expression's value, leftmost first."""
+    """Yield the index of every sign that can be reduced without changing the value, leftmost first."""
     for place in range(1, len(state) - 1):
         sign, left, right = state[place], state[place - 1], state[place + 1]
         if sign in ("+", "-", "*") and isinstance(left, int) and isinstance(right, int):
@@ -140,7 +140,7 @@ def _operation(state: tuple[Token, ...], place: int) -> tuple[int, str, int]:
 
 
 def _replace(state: tuple[Token, ...], place: int, result: int) -> tuple[Token, ...]:
-    """Put the result where the operation stood, without the brackets that hold nothing else."""
+    """Return the state with the operation replaced by its result and brackets around that result removed."""
     before, after = state[: place - 1], state[place + 2 :]
     while before and after and before[-1] == "(" and after[0] == ")":
         before, after = before[:-1], after[1:]
@@ -148,10 +148,11 @@ def _replace(state: tuple[Token, ...], place: int, result: int) -> tuple[Token, 
 
 
 def _grow(generator: random.Random, shape: Grade, operations: int) -> str | None:
-    """Return an expression of exactly that many operations, or None where the terms ran out before.
+    """Return a random expression with exactly so many operations, or None if the grade's terms ran out before.
 
-    It is a chain from left to right in which one operand in four is a bracket of its own. No term comes twice, so that
-    an operand names its place. Nested brackets, or terms that repeat, are beyond a model of a million parameters.
+    The expression is a chain from left to right in which one operand in four is a bracket. No number occurs twice, so
+    that an operand identifies its position. A model of a million parameters cannot learn nested brackets or repeated
+    numbers.
     """
     terms = generator.sample(shape.terms, len(shape.terms))
     chain = _number(terms.pop())
@@ -178,7 +179,7 @@ def _number(value: int) -> _Term:
 
 
 def _join(generator: random.Random, shape: Grade, left: _Term, right: _Term) -> _Term | None:
-    """Join two terms by any sign that keeps the value within the grade's bounds, None where no sign does."""
+    """Join two terms by a random sign that keeps the value within the grade's range; None if no sign does."""
     signs = [sign for sign in "+-*" if apply(left.value, sign, right.value) in shape.values]
     if not signs:
         return None

@@ -1,4 +1,4 @@
-"""From a task's name to its questions."""
+"""Loads a task by name: a built-in or installed one, a JSONL file, or `package.module:name`."""
 
 import os
 from collections.abc import Iterable
@@ -14,9 +14,10 @@ from palmette.units import nearest
 
 
 def load_task(settings: TaskSettings) -> Task:
-    """Build the task: a built-in or installed name (`ladder`, `rg:NAME`), a JSONL file, or `package.module:name`.
+    """Return the task that `task.name` names, with `task.questions` questions from `task.skip` on.
 
-    Raises ConfigError where there is no such task or it has no question.
+    The name is a built-in or installed task (`ladder`, `rg:NAME`), the path of a JSONL file, or `package.module:name`.
+    Raises ConfigError if there is no such task or it has no question in that range.
     """
     name = settings.name
     source, _, rest = name.partition(":")
@@ -32,22 +33,24 @@ def load_task(settings: TaskSettings) -> Task:
         raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
     task = _as_task(registry.build(part, settings=settings), settings)
     if not task.questions:
-        raise ConfigError(f"task.name: {name} has no question from task.skip {settings.skip} on")
+        raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
     return replace(task, settings=settings)
 
 
 def _as_task(found: object, settings: TaskSettings) -> Task:
-    """Return a task of the user's own as it is, or make one of its questions."""
+    """Return what a task plugin gave as a Task: a Task as it is, questions as a new one."""
     if callable(found):
         found = found()
     if isinstance(found, Task):
         return found
     if not isinstance(found, Iterable):
-        raise ConfigError(f"task.name: {settings.name} gives a {type(found).__name__}, not a Task or Questions")
+        raise ConfigError(f"task.name: {settings.name} gives a {type(found).__name__}, not a Task or Question objects")
     questions = tuple(islice(found, settings.skip, settings.skip + settings.questions))
     strange = next((question for question in questions if not isinstance(question, Question)), None)
     if strange is not None:
-        raise ConfigError(f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Questions")
+        raise ConfigError(
+            f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Question objects"
+        )
     return Task(settings.name, questions, read_format("math", settings).step_end)
 
 

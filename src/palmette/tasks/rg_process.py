@@ -1,6 +1,6 @@
-"""The process that deals a reasoning-gym generator's questions, with a fixed order of hashes.
+"""Runs in a child process: generates the questions of a reasoning-gym generator with a fixed hash seed.
 
-Some generators go through sets: with Python's random hash seed the same seed gives other questions in every process.
+Some generators iterate over sets: with Python's random hash seed they give other questions in every process.
 """
 
 import json
@@ -10,13 +10,17 @@ from typing import Any
 
 
 def main() -> None:
-    """Read a request from stdin, answer with one JSON object on stdout."""
+    """Read a request from stdin and write one JSON object to stdout."""
     request = json.load(sys.stdin)
-    print(json.dumps(deal(request["generator"], request["seed"], request["count"])))
+    print(json.dumps(generate(request["generator"], request["seed"], request["count"])))
 
 
-def deal(generator: str, seed: int, count: int) -> dict[str, Any]:
-    """Return `questions` as pairs of question and answer, or `known` names, or the `error` that came up."""
+def generate(generator: str, seed: int, count: int) -> dict[str, Any]:
+    """Return `questions` as pairs of question and answer, or why there are none.
+
+    `missing`: reasoning-gym cannot be imported; `known`: the names of all generators, if this is none of them; `error`:
+    what the generator raised.
+    """
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
@@ -27,13 +31,13 @@ def deal(generator: str, seed: int, count: int) -> dict[str, Any]:
     try:
         dataset = reasoning_gym.create_dataset(generator, size=count, seed=seed)
         entries = [dataset[index] for index in range(count)]
-    except Exception as error:  # noqa: BLE001 - a generator may raise anything; its name goes to the user
+    except Exception as error:  # noqa: BLE001 - a generator may raise anything; it is reported by its name
         return {"error": f"{type(error).__name__}: {error}"}
     return {"questions": [(str(entry["question"]), str(entry["answer"])) for entry in entries]}
 
 
-def fixed_hashes() -> dict[str, str]:
-    """Return an environment in which sets have the same order in every process, and nothing else of Python's is set."""
+def fixed_hash_environment() -> dict[str, str]:
+    """Return this process's environment with a fixed hash seed and without any other variable named PYTHON..."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
         "PYTHONHASHSEED": "0"
     }

@@ -1,4 +1,4 @@
-"""The task contract: questions, how they are put, how their answers are judged."""
+"""The task contract: questions, the prompt format, what ends a step, and the judge of answers."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Question:
-    """One problem as chat messages, with the answer it should have, None where nobody knows it.
+    """One question as chat messages. `reference` is the reference answer, None if there is none.
 
-    `key` is what a judge of the task's own needs.
+    `key` holds further values for the task's own judge.
     """
 
     id: str
@@ -28,16 +28,16 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """Return a fingerprint of everything a model is asked and judged by."""
-        whole = json.dumps([self.messages, self.reference, self.key], sort_keys=True)
-        return hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()
+        """A hash of messages, reference and key: everything the question is asked and judged by."""
+        content = json.dumps([self.messages, self.reference, self.key], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True)
 class Task:
-    """Questions in order, the string that ends a step, and who judges answers.
+    """Questions in order, the text that ends a step, and the judge of their answers.
 
-    `judge` is a name (`math`, `gym`, an entry point, `package.module:name`), a judge, or a reward function.
+    `judge` is a name (`math`, `gym`, an entry point, `package.module:name`), a judge object, or a reward function.
     """
 
     name: str
@@ -45,12 +45,15 @@ class Task:
     step_end: str
     judge: Any = "math"
     settings: TaskSettings | None = field(default=None, compare=False)
-    """What `load_task` made it from; None for questions of a user's own."""
+    """The settings that `load_task` loaded it with; None for questions passed from Python."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a question is put: `prompt` with {question} in it, a system message or none, what ends a step."""
+    """How a question becomes messages: `prompt`, which contains {question}, and an optional system message.
+
+    `step_end` is the text that ends a step.
+    """
 
     prompt: str
     step_end: str
@@ -63,10 +66,13 @@ class Format:
 
 
 def read_format(kind: str, settings: TaskSettings) -> Format:
-    """Return how questions of a kind (`ladder`, `math`, `gym`) are put, with what the settings say instead."""
+    """Return the format `kind` (`ladder`, `math` or `gym`), overridden by `task.prompt`, `system` and `step_end`.
+
+    Raises ConfigError if the prompt does not contain {question}.
+    """
     values = yaml.safe_load(files("palmette.tasks").joinpath("formats.yaml").read_text(encoding="utf-8"))[kind]
-    asked = {key: getattr(settings, key) for key in ("prompt", "system", "step_end")}
-    form = Format(**{**values, **{key: value for key, value in asked.items() if value is not None}})
+    overrides = {key: getattr(settings, key) for key in ("prompt", "system", "step_end")}
+    form = Format(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
     if "{question}" not in form.prompt:
         raise ConfigError("task.prompt must hold {question}, where the question goes")
     return form

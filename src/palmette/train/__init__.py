@@ -1,1 +1,1 @@
-"""Training of a policy in the memory there is."""
+"""Training of a policy within a memory limit."""

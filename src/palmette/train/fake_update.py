@@ -1,4 +1,4 @@
-"""The peak of an update that has not run: the learner itself, on fake tensors."""
+"""Predicts the peak memory of an update by running the learner on fake tensors, which take no memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ from palmette.train.samples import Sample
 
 @dataclass(frozen=True)
 class UpdateShape:
-    """What decides how much an update holds: its largest micro-batch, what is trained and what is saved on."""
+    """What the memory of an update depends on: its largest micro-batch, the trained weights, the savings and the loss.
+
+    Without `lora_rank` all weights are trained.
+    """
 
     rows: int
     prompt_tokens: int
@@ -28,29 +31,29 @@ class UpdateShape:
     lora_targets: tuple[str, ...] = LINEAR_LAYERS
 
     def samples(self) -> list[Sample]:
-        """Return made-up samples of this shape."""
+        """Return placeholder samples of this shape, for all micro-batches."""
         logprobs = (-1.0,) * self.response_tokens
         advantages = (1.0,) * self.response_tokens
         sample = Sample((1,) * self.prompt_tokens, (1,) * self.response_tokens, advantages, None, logprobs, logprobs)
         return [sample] * (self.rows * self.micro_batches)
 
     def trained(self, model: Any) -> Any:
-        """Return the model with gradients wanted where this update trains it."""
+        """Return the model with `requires_grad` set on the weights that this update trains, LoRA adapters added."""
         if self.lora_rank is None:
             return train_all(model)
         return train_lora(model, rank=self.lora_rank, targets=self.lora_targets)
 
     @property
     def micro_batch_tokens(self) -> int:
-        """Count the tokens of a micro-batch."""
+        """The number of tokens that a micro-batch computes."""
         return self.rows * (self.prompt_tokens + self.response_tokens - 1)
 
 
 def predict_update(config: Any, shape: UpdateShape, *, dtype: str = "float32", device: str = "cpu") -> Prediction:
-    """Return the peak of an update, its second one, of the model that a transformers config describes.
+    """Return the peak memory of the second update of the model that a transformers config describes.
 
-    From the second update on, optimizer state is there before the first gradient. More than two micro-batches hold
-    what two hold.
+    From the second update on, optimizer state exists before the first gradient. At most two micro-batches are run: more
+    of them hold no more memory.
     """
     from transformers import AutoModelForCausalLM
 
@@ -58,32 +61,36 @@ def predict_update(config: Any, shape: UpdateShape, *, dtype: str = "float32", d
         model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
         model = shape.trained(model)
 
-    def work(tracker: Tracker, place: torch.device) -> None:
-        fill_with_fakes(model, place, tracker)
-        with _rows_known_apart():
+    def work(tracker: Tracker, fake_device: torch.device) -> None:
+        fill_with_fakes(model, fake_device, tracker)
+        with _without_packing_check():
             run_updates(model, shape, tracker)
 
     return predict(work, device=device)
 
 
 @contextmanager
-def _rows_known_apart() -> Iterator[None]:
-    """Spare transformers a look at values that fake tensors do not have: whether rows hold several sequences.
+def _without_packing_check() -> Iterator[None]:
+    """Inside the block, let transformers skip its check whether rows hold several packed sequences.
 
-    They never do in a micro-batch. Not knowing, it would hold a mask of places x places for every row.
+    The check reads values, which fake tensors do not have, and without its result transformers would build a mask of
+    positions x positions for every row. Rows of a micro-batch never hold several sequences.
     """
     from transformers import masking_utils
 
-    looked = masking_utils.find_packed_sequence_indices
+    original = masking_utils.find_packed_sequence_indices
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
     try:
         yield
     finally:
-        masking_utils.find_packed_sequence_indices = looked
+        masking_utils.find_packed_sequence_indices = original
 
 
 def run_updates(model: Any, shape: UpdateShape, tracker: Tracker) -> None:
-    """Make two updates under a tracker, of real or of fake tensors; of the first only what stays: optimizer state."""
+    """Run two updates under a tracker, on real or fake tensors; of the first one only the optimizer step.
+
+    That step leaves the optimizer state, as any first update does.
+    """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     tracker.track_gradients(weights)
     with tracker.counting_as(OPTIMIZER):

@@ -1,7 +1,7 @@
-"""One update of a policy: gradients gathered micro-batch by micro-batch, then one optimizer step.
+"""One update of a policy: gradients accumulated micro-batch by micro-batch, then one optimizer step.
 
-Every sum is divided by the counted response tokens of the whole update, so how it is cut changes nothing but rounding.
-Shapes: R rows, L places, D hidden size, T counted response tokens of a micro-batch, P pieces.
+Every sum is divided by the counted response tokens of the whole update: how it is split changes nothing but rounding.
+Shapes: R rows, L positions, D hidden size, T counted response tokens of a micro-batch, P pieces.
 """
 
 import math
@@ -25,7 +25,7 @@ Work = Callable[[Sequence[Sample]], torch.Tensor]
 
 
 class RunPieces(Protocol):
-    """Who works on a micro-batch: in one piece, or in smaller ones where it does not fit. `Guard.run` is one."""
+    """Runs work on a micro-batch, in one piece or, if memory runs out, in smaller ones. `Guard.run` is one of these."""
 
     def __call__(
         self,
@@ -36,27 +36,30 @@ class RunPieces(Protocol):
         cost: Callable[[Sample], int],
         group: Callable[[Sample], Hashable],
     ) -> list[torch.Tensor]:
-        """Work on every item once, in order; return what each piece gave. Work that raised leaves nothing behind."""
+        """Call `work` on pieces that hold every item once, in order; return one result per piece.
+
+        Work that raised an out-of-memory error may be called again: it has had no effect.
+        """
 
 
 @dataclass(frozen=True)
 class Savings:
-    """What an update gives up in time to hold less."""
+    """Settings that save memory and cost time."""
 
     checkpointing: bool = False
-    """Keep only each layer's input, and compute the layer again in the backward pass."""
+    """Gradient checkpointing: keep only each layer's input, and compute the layer again in the backward pass."""
     host_optimizer: bool = False
     """Keep optimizer state in host memory. On a CPU it is there anyway."""
     host_activations: bool = False
-    """Keep what the backward pass needs in host memory. On a CPU it is there anyway."""
+    """Keep tensors saved for the backward pass in host memory. On a CPU they are there anyway."""
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What one update did: means over the response tokens that count, and the gradient's norm before clipping.
+    """Statistics of one update: means over the response tokens that count, and the gradient norm before clipping.
 
-    Ratios are exp(logprob - old_logprob) before the clip: their least, mean and largest. They are 1 where the samples
-    have no `old_logprobs`, and 1 but for rounding where the policy is still the one that wrote them.
+    Ratios are exp(logprob - old_logprob) before the clip: the smallest, the mean and the largest. They are 1 if the
+    samples have no `old_logprobs`, and 1 up to rounding if the policy has not changed since it generated them.
     """
 
     loss: float
@@ -72,10 +75,10 @@ class UpdateResult:
 
 
 class Learner:
-    """A policy that learns. Trains the weights that want gradients; raises BackendError where the model cannot be run.
+    """Trains those weights of a policy that have `requires_grad`. Raises BackendError if the model cannot be trained.
 
-    Log-probabilities are computed at `temperature`, and samples have to be at the same one: a policy that sampled at
-    0.7 learns at 0.7. `notes` says which savings do nothing on this device.
+    Log-probabilities are computed at `temperature`, which must be that of all samples: a policy that sampled at 0.7 is
+    trained at 0.7. `notes` says which savings have no effect on this device.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Learner:
         self._chunk_tokens = chunk_tokens
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:
-            raise BackendError("no weight of the model wants a gradient: call train_all or train_lora first")
+            raise BackendError("no weight of the model has requires_grad: call train_all or train_lora first")
         self._body = body_of(model)
         head_of(model)
         self._device = self._weights[0].device
@@ -113,12 +116,12 @@ class Learner:
     def update(
         self, samples: Sequence[Sample], *, micro_batch_tokens: int, run_pieces: RunPieces | None = None
     ) -> UpdateResult:
-        """Change the weights by one step on all samples.
+        """Change the weights by one optimizer step on all samples.
 
-        Micro-batches hold up to `micro_batch_tokens` with their padding, groups whole where they fit. Each goes
-        through `run_pieces`. Raises BudgetError where one sample is longer, RunError where gradients are not finite;
-        whatever is raised before the step, nothing is changed. Weights that are not finite after it are lost, and the
-        RunError raised then says so.
+        Micro-batches of at most `micro_batch_tokens`, padding included, go through `run_pieces` one after the other;
+        groups stay whole if they fit. Raises BudgetError if a sample is longer, RunError if gradients are not finite.
+        If anything is raised before the optimizer step, no weight has changed. If weights are not finite after it,
+        they are lost, and the RunError says so.
         """
         try:
             sums, pieces = self.accumulate(samples, micro_batch_tokens=micro_batch_tokens, run_pieces=run_pieces)
@@ -146,9 +149,10 @@ class Learner:
     def accumulate(
         self, samples: Sequence[Sample], *, micro_batch_tokens: int, run_pieces: RunPieces | None = None
     ) -> tuple[torch.Tensor, int]:
-        """Gather the gradients of all samples; return seven numbers, and how many pieces were computed.
+        """Accumulate the gradients of all samples; return seven statistics and the number of pieces.
 
-        They are the means of loss, divergence, clipped share, entropy and ratio, then the least and the largest ratio.
+        They are the means of loss, KL divergence, clipped share, entropy and ratio, then the smallest and the largest
+        ratio.
         """
         check_update(
             samples,
@@ -160,12 +164,12 @@ class Learner:
         total = _counted_tokens(samples)
         run = run_pieces or _in_one_piece
         was_training = self.model.training
-        self.model.train()  # Layers are only checkpointed in train mode; dropout, which it would switch on, is refused.
+        self.model.train()  # Gradient checkpointing needs train mode. Dropout, which that would switch on, is refused.
         try:
             sums = [
-                given
+                piece_sums
                 for batch in micro_batches(samples, micro_batch_tokens)
-                for given in run(
+                for piece_sums in run(
                     batch,
                     lambda piece: self._piece(piece, total),
                     cost=lambda sample: sample.fed_tokens,
@@ -175,53 +179,53 @@ class Learner:
         finally:
             self.model.train(was_training)
         parts_P7 = torch.stack(sums)
-        # Ratios are divided last: a sum of ones is exact, and their mean is 1.
+        # Ratios are summed first and divided last: a sum of ones is exact, so that their mean is exactly 1.
         ratios = parts_P7[:, 4].sum() / total, parts_P7[:, 5].amin(), parts_P7[:, 6].amax()
         return torch.cat([parts_P7[:, :4].sum(0), torch.stack(ratios)]), len(sums)
 
     def clip(self) -> torch.Tensor:
-        """Scale the gathered gradients down to the largest norm allowed; return the norm they had."""
-        most = self._adam.max_norm
-        return nn.utils.clip_grad_norm_(self._weights, math.inf if most is None else most)
+        """Clip the accumulated gradients to `max_norm`; return their norm before that."""
+        max_norm = self._adam.max_norm
+        return nn.utils.clip_grad_norm_(self._weights, math.inf if max_norm is None else max_norm)
 
     def apply(self) -> None:
-        """Change the weights by the gathered gradients."""
+        """Change the weights by the accumulated gradients: one optimizer step."""
         self._optimizer.step()
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Raise RunError where a trained weight is not finite: the weights are read once more, nothing is copied.
+        """Raise RunError if a trained weight is not finite. Reads the weights once, copies nothing.
 
-        What a step will do is known exactly only once it is computed, and a copy to go back to would cost as much as
-        the weights in every update.
+        What a step does is known exactly only after it, and a copy to go back to would cost as much memory as the
+        weights in every update.
         """
-        # Both ends are NaN where any weight is. 0.04 s for 135 M weights on one core; isfinite of all takes 0.5 s.
-        ends = [end.isfinite() for weight in self._weights if weight.numel() for end in weight.aminmax()]
-        if not torch.stack(ends).all():
+        # Smallest and largest are NaN if any weight is. 0.04 s for 135 M weights on one core; isfinite of all: 0.5 s.
+        finite = [bound.isfinite() for weight in self._weights if weight.numel() for bound in weight.aminmax()]
+        if not torch.stack(finite).all():
             raise RunError(
                 f"the update made weights that are not finite, at a learning rate of {self._adam.learning_rate}. "
                 "They are lost: load the last checkpoint, and go on with a lower learning rate"
             )
 
     def forget(self) -> None:
-        """Drop the gathered gradients."""
-        self._clear()
+        """Drop the accumulated gradients."""
+        self._drop_gradients()
         self._done = []
         self._half_added = False
 
-    def _clear(self) -> None:
+    def _drop_gradients(self) -> None:
         for weight in self._weights:
             weight.grad = None
 
     def _piece(self, samples: Sequence[Sample], total: int) -> torch.Tensor:
-        """Add the gradient of some samples, or of none where it raises.
+        """Add the gradients of one piece, and first repair what a failed call has left.
 
-        A backward pass that dies has added some weights' gradients and not others'. A second set to be safe would cost
-        as much as all gradients, in every update; instead the rare update that this happens to starts over: finished
-        pieces are computed again, at the sizes that fit.
+        A backward pass that fails has added the gradients of some weights and not of others. A second set of gradients
+        to undo that would cost their memory in every update. Instead, only after such a failure, all gradients are
+        dropped and the finished pieces computed again, at the sizes that fit.
         """
         if self._half_added:
-            self._clear()
+            self._drop_gradients()
             for piece in self._done:
                 self._backward(piece, total)
             self._half_added = False
@@ -230,10 +234,11 @@ class Learner:
         return sums
 
     def _backward(self, samples: Sequence[Sample], total: int) -> torch.Tensor:
+        """Run forward and backward pass; return the seven sums of the samples for `accumulate`."""
         head = head_of(self.model, self._temperature)
-        wide = torch.promote_types(head.weight_VD.dtype, torch.float32)
-        batch = make_batch(samples, device=self._device, dtype=wide)
-        with self._saved_elsewhere():
+        dtype = torch.promote_types(head.weight_VD.dtype, torch.float32)
+        batch = make_batch(samples, device=self._device, dtype=dtype)
+        with self._saved_tensors():
             hidden_RLD = self._body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
             hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
             logprobs_T, entropies_T = token_logprobs(hidden_TD, head, batch.chosen_T, chunk_tokens=self._chunk_tokens)
@@ -247,10 +252,11 @@ class Learner:
         sums = torch.stack([loss.detach(), *means, *ratios])
         before, self._half_added = self._half_added, True
         loss.backward()  # type: ignore[no-untyped-call]
-        self._half_added = before  # Still true while finished pieces are being brought back.
+        self._half_added = before  # Still true while finished pieces are computed again.
         return sums
 
-    def _saved_elsewhere(self) -> AbstractContextManager[object]:
+    def _saved_tensors(self) -> AbstractContextManager[object]:
+        """Return a context that keeps tensors saved for the backward pass in host memory, if that is set."""
         if self._savings.host_activations and self._device.type != "cpu":
             return torch.autograd.graph.save_on_cpu(pin_memory=True)
         return nullcontext()
@@ -267,14 +273,14 @@ def _in_one_piece(items: Sequence[Sample], work: Work, /, **_: object) -> list[t
 def _idle_savings(savings: Savings, device: torch.device) -> list[str]:
     if device.type != "cpu":
         return []
-    wanted = {"host_optimizer": savings.host_optimizer, "host_activations": savings.host_activations}
-    return [f"{name} does nothing: the model is in host memory already" for name, on in wanted.items() if on]
+    on_host = {"host_optimizer": savings.host_optimizer, "host_activations": savings.host_activations}
+    return [f"{name} has no effect: the model is in host memory already" for name, is_set in on_host.items() if is_set]
 
 
 class GuardedLearner:
-    """Updates by another learner. Sums are those of the whole update, so pieces change nothing but rounding.
+    """A learner with out-of-memory retry: splits micro-batches into pieces that fit, which changes rounding only.
 
-    Weights, gradients and optimizer state cannot be cut: where they alone do not fit, no guard helps.
+    Weights, gradients and optimizer state are not split: if they alone do not fit, a retry does not help.
     """
 
     def __init__(
@@ -285,6 +291,6 @@ class GuardedLearner:
         self._phase = phase
 
     def update(self, samples: Sequence[Sample], *, micro_batch_tokens: int) -> UpdateResult:
-        """Change the weights by one step on all samples; see the learner."""
+        """Change the weights by one optimizer step on all samples; see `Learner.update`."""
         with self._phase():
             return self._learner.update(samples, micro_batch_tokens=micro_batch_tokens, run_pieces=self._run_pieces)

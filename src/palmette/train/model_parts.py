@@ -1,4 +1,4 @@
-"""The parts of a causal language model that training needs: its body, its head, the weights to train.
+"""The parts of a causal language model that training uses: its body, its head and the weights to train.
 
 Shapes: D hidden size, V vocabulary.
 """
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 
 
 def body_of(model: Any) -> nn.Module:
-    """Return the part of a causal language model that gives hidden states, adapters included."""
+    """Return the part of a causal language model that computes hidden states, adapters included.
+
+    Raises BackendError if that part is not a module of its own.
+    """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     body = getattr(inner, inner.base_model_prefix, None)
     if not isinstance(body, nn.Module):
-        raise BackendError(f"cannot train a {inner.config.model_type}: its body and head are not apart")
+        raise BackendError(f"cannot train a {inner.config.model_type}: its body and its head are not separate modules")
     return body
 
 
 def refuse_dropout(model: nn.Module) -> None:
-    """Raise BackendError where outputs would be random: the same sample must give the same gradient twice."""
-    for part in model.modules():
-        share = part.p if isinstance(part, nn.Dropout) else getattr(part, "attention_dropout", 0)
-        if share:
-            where = type(part).__name__
-            raise BackendError(f"cannot train with a dropout of {share} in {where}: set it to 0 in config.json")
+    """Raise BackendError if the model has dropout: a sample that is computed again must give the same gradient."""
+    for module in model.modules():
+        rate = module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0)
+        if rate:
+            name = type(module).__name__
+            raise BackendError(f"cannot train with a dropout of {rate} in {name}: set it to 0 in config.json")
 
 
 @dataclass(frozen=True)
 class Head:
-    """What turns a hidden state into logits: `softcap(hidden @ weight.T + bias) / temperature`."""
+    """The layer that computes logits from hidden states: `softcap(hidden @ weight.T + bias) / temperature`."""
 
     weight_VD: torch.Tensor
     bias_V: torch.Tensor | None = None
@@ -45,7 +48,10 @@ class Head:
 
 
 def head_of(model: nn.Module, temperature: float = 1.0) -> Head:
-    """Return the head of a transformers causal language model; raise BackendError where it is no plain linear one."""
+    """Return the head of a transformers causal language model.
+
+    Raises BackendError if it is not a plain linear layer, or if the model scales its logits.
+    """
     layer = model.get_output_embeddings()  # type: ignore[operator]
     config = model.config.get_text_config()  # type: ignore[union-attr, operator]
     if type(layer) is not nn.Linear:
@@ -58,19 +64,20 @@ def head_of(model: nn.Module, temperature: float = 1.0) -> Head:
 
 
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers that `train_lora` adapts by default."""
 
 
 def train_all(model: "PreTrainedModel") -> "PreTrainedModel":
-    """Return the model with gradients wanted for every weight."""
+    """Set `requires_grad` on every weight; return the model."""
     return model.requires_grad_(True)
 
 
 def train_lora(
     model: "PreTrainedModel", *, rank: int = 16, alpha: int | None = None, targets: Sequence[str] = LINEAR_LAYERS
 ) -> Any:
-    """Return the model with LoRA adapters on its linear layers; only they want gradients.
+    """Return the model with LoRA adapters on its linear layers; only the adapters have `requires_grad`.
 
-    `alpha` is twice the rank where it is not given. Raises BackendError without peft.
+    `alpha` is twice the rank by default. Raises BackendError if peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model

@@ -1,4 +1,4 @@
-"""AdamW on the model's device, or with its state in host memory."""
+"""AdamW, with its optimizer state on the model's device or in host memory."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from palmette.errors import ConfigError
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """AdamW's numbers; gradients are clipped to `max_norm` before it, None leaves them.
+    """Settings of AdamW. Gradients are clipped to a norm of `max_norm` before its step, None for no clipping.
 
-    An update moves a weight by about `learning_rate`, whatever its gradient, so that more than 1 is refused.
+    A step moves a weight by about `learning_rate`, whatever its gradient: values above 1 raise ConfigError.
     """
 
     learning_rate: float = 1e-6
@@ -27,7 +27,7 @@ class AdamSettings:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ConfigError(f"learning_rate is {self.learning_rate}: give a number above 0 and up to 1, 1e-6 say")
-        if not 0 < self.eps < math.inf:  # Where a gradient is 0, as an unused token's is, 0 / (0 + eps) is taken.
+        if not 0 < self.eps < math.inf:  # A gradient of 0, as of an unused token, gives a step of 0 / (0 + eps).
             raise ConfigError(f"eps is {self.eps}: give a number above 0, 1e-8 say")
 
 
@@ -39,9 +39,9 @@ class Optimizer(Protocol):
 
 
 def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
-    """Return torch's AdamW, fused: without copies of weights or gradients while it steps.
+    """Return torch's fused AdamW, whose step makes no copies of weights or gradients.
 
-    Its state is made here, not in the first step: where there is no room for it, that shows before anything is changed.
+    Optimizer state is allocated here, not in the first step: if memory is too small for it, no weight has changed yet.
     """
     optimizer = torch.optim.AdamW(
         weights,
@@ -62,9 +62,9 @@ def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.opti
 
 
 class HostAdamW:
-    """AdamW whose state and float32 copy of the weights stay in host memory, where it steps too.
+    """AdamW that computes its step in host memory, where it keeps its state and a float32 copy of the weights.
 
-    Gradients travel to the host and weights back. On the device nothing is held.
+    A step copies gradients to the host and the changed weights back to the device.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter], settings: AdamSettings) -> None:
@@ -72,23 +72,23 @@ class HostAdamW:
         self._masters = [
             nn.Parameter(weight.detach().to("cpu", _at_least_float32(weight.dtype), copy=True)) for weight in weights
         ]
-        self._steps = [adamw([master], settings) for master in self._masters]
+        self._optimizers = [adamw([master], settings) for master in self._masters]
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change every weight that has a gradient; its gradient is gone afterwards.
+        """Change every weight that has a gradient, and drop the gradient.
 
-        All gradients are moved before the first weight is changed: what can lack memory comes first.
+        All gradients are copied before the first weight is changed: if a copy runs out of memory, none has changed.
         """
-        steps = list(zip(self._weights, self._masters, self._steps, strict=True))
+        triples = list(zip(self._weights, self._masters, self._optimizers, strict=True))
         try:
-            for weight, master, _ in steps:
+            for weight, master, _ in triples:
                 if weight.grad is not None:
                     master.grad = weight.grad.to("cpu", master.dtype)
                     weight.grad = None
-            for weight, master, stepper in steps:
+            for weight, master, optimizer in triples:
                 if master.grad is not None:
-                    stepper.step()
+                    optimizer.step()
                     weight.copy_(master)
         finally:
             for master in self._masters:

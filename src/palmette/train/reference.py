@@ -1,6 +1,6 @@
-"""Log-probabilities of responses under a model that is not trained: the reference, or the policy before an update.
+"""Log-probabilities of responses without gradients: under a reference model, or the policy before an update.
 
-Shapes: R rows, L places, D hidden size, T response tokens of a micro-batch.
+Shapes: R rows, L positions, D hidden size, T response tokens of a micro-batch.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ from palmette.train.samples import Sample, micro_batches, shared_temperature
 def response_logprobs(
     model: Any, samples: Sequence[Sample], *, micro_batch_tokens: int, temperature: float | None = None
 ) -> list[tuple[float, ...]]:
-    """Return one number for each response token of each sample, in their order, whether it counts or not.
+    """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
-    They are at `temperature`, without one at the samples' own, which has to be the same for all. Inside
-    `memory.offload.streamed` the model is held two layers at a time.
+    They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
+    Inside `memory.offload.streamed` only two layers of the model are in memory at a time.
     """
     head = head_of(model, shared_temperature(samples) if temperature is None else temperature)
     body = body_of(model)
-    found: list[tuple[float, ...]] = []
-    for samples_R in micro_batches(samples, micro_batch_tokens):
-        every_token = [replace(sample, mask=None) for sample in samples_R]
+    results: list[tuple[float, ...]] = []
+    for micro_batch in micro_batches(samples, micro_batch_tokens):
+        every_token = [replace(sample, mask=None) for sample in micro_batch]
         batch = make_batch(every_token, device=model.device, dtype=torch.float32)
         hidden_RLD = body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
         hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
         del hidden_RLD
         logprobs = token_logprobs(hidden_TD, head, batch.chosen_T)[0].tolist()
-        for sample in samples_R:
-            found.append(tuple(logprobs[: len(sample.response)]))
+        for sample in micro_batch:
+            results.append(tuple(logprobs[: len(sample.response)]))
             del logprobs[: len(sample.response)]
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""What an update learns from: sampled responses, packed into micro-batches under a cap on tokens."""
+"""Training samples: responses with their advantages, split into micro-batches under a limit of tokens."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -8,18 +8,21 @@ from typing import TypeVar
 
 from palmette.errors import BudgetError, PalmetteError
 
-Each = TypeVar("Each")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a prompt; advantages, log-probabilities and marks are one for each response token.
+    """One response to a prompt; `advantages`, log-probabilities and `mask` have one entry for each response token.
 
     One advantage for the whole response is written `(advantage,) * len(response)`. `old_logprobs` are those of the
-    policy that wrote the response (absent: the policy as it is now), and `reference_logprobs` those of the model that
-    it should stay close to, both at `temperature`. Samples of one `group` share their prompt. `mask` is true for the
-    tokens that count (absent: all): the others are read and add neither to the loss nor to the count of tokens that
-    sums are divided by. An advantage of 0 masks nothing: its token still counts, and so do its divergence and entropy.
+    policy that generated the response (None: of the present policy), `reference_logprobs` those of the reference model
+    for the KL divergence, both at `temperature`. Samples of one `group` share their prompt. `mask` is true for the
+    tokens that count (None: all). The others are context: they add neither to the loss nor to the number of tokens by
+    which sums are divided. An advantage of 0 masks nothing: its token counts, with its KL divergence and its entropy.
+
+    Raises PalmetteError if prompt or response is empty, a length is wrong, the mask counts no token, or `temperature`
+    is not a finite number above 0.
     """
 
     prompt: tuple[int, ...]
@@ -35,40 +38,42 @@ class Sample:
         if not self.prompt or not self.response:
             raise PalmetteError("cannot learn from a sample without prompt or response: leave it out")
         for name in ("advantages", "old_logprobs", "reference_logprobs", "mask"):
-            given = getattr(self, name)
-            if isinstance(given, (int, float)):
-                raise PalmetteError(f"{name} is {given}, not one for each token: write ({given},) * len(response)")
-            if given is not None and len(given) != len(self.response):
-                raise PalmetteError(f"{name} has {len(given)} numbers for {len(self.response)} response tokens")
+            values = getattr(self, name)
+            if isinstance(values, (int, float)):
+                raise PalmetteError(
+                    f"{name} is {values}, not one for each response token: write ({values},) * len(response)"
+                )
+            if values is not None and len(values) != len(self.response):
+                raise PalmetteError(f"{name} has {len(values)} numbers for {len(self.response)} response tokens")
         if not self.counted_tokens:
             raise PalmetteError("cannot learn from a sample whose mask counts no token: leave it out")
         if not 0 < self.temperature < math.inf:
-            raise PalmetteError(f"a sample cannot be at temperature {self.temperature}: greedy ones are at 1")
+            raise PalmetteError(f"a sample cannot be at temperature {self.temperature}: give 1 for greedy decoding")
 
-    def counted(self, values: Sequence[Each]) -> list[Each]:
-        """Return those of one value for each response token whose token counts."""
+    def counted(self, values: Sequence[Value]) -> list[Value]:
+        """Return the values whose tokens count, of one value for each response token."""
         return list(values if self.mask is None else compress(values, self.mask))
 
     @property
     def counted_tokens(self) -> int:
-        """Count the response tokens that an update learns from."""
+        """The number of response tokens that count."""
         return len(self.counted(self.response))
 
     @property
     def fed_tokens(self) -> int:
-        """Count the tokens that go into the model: nothing is asked at the last one."""
+        """The number of tokens that the model computes: all but the last, whose output predicts no token."""
         return len(self.prompt) + len(self.response) - 1
 
 
 def padded_tokens(samples: Sequence[Sample]) -> int:
-    """Count the tokens that a micro-batch of these computes, each row as long as the longest."""
+    """Return the number of tokens that a micro-batch of these samples computes, padding to the longest included."""
     return len(samples) * max(sample.fed_tokens for sample in samples)
 
 
 def micro_batches(samples: Sequence[Sample], most_tokens: int) -> list[list[Sample]]:
-    """Cut the samples, in their order, into micro-batches of at most `most_tokens` with padding.
+    """Split the samples, in their order, into micro-batches of at most `most_tokens` tokens, padding included.
 
-    Neighbors of one group stay together where they fit together. Raises BudgetError where one sample does not fit.
+    Neighbors of one group stay together if they fit in one micro-batch. Raises BudgetError if a sample does not fit.
     """
     longest = max(sample.fed_tokens for sample in samples)
     if longest > most_tokens:
@@ -82,44 +87,48 @@ def micro_batches(samples: Sequence[Sample], most_tokens: int) -> list[list[Samp
         if padded_tokens([*batches[-1], *group]) <= most_tokens:
             batches[-1] += group
             continue
-        whole = padded_tokens(group) <= most_tokens
+        fits_whole = padded_tokens(group) <= most_tokens
         batches.append([])
         for sample in group:
-            if not whole and batches[-1] and padded_tokens([*batches[-1], sample]) > most_tokens:
+            if not fits_whole and batches[-1] and padded_tokens([*batches[-1], sample]) > most_tokens:
                 batches.append([])
             batches[-1].append(sample)
     return [batch for batch in batches if batch]
 
 
 def shared_temperature(samples: Sequence[Sample]) -> float:
-    """Return the temperature that all samples are at; raise PalmetteError where they differ."""
+    """Return the temperature of all samples. Raises PalmetteError if they differ."""
     first = samples[0].temperature
-    for place, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         if sample.temperature != first:
             raise PalmetteError(
-                f"sample {place} is at temperature {sample.temperature}, sample 0 at {first}: ask for them apart"
+                f"sample {index} is at temperature {sample.temperature}, sample 0 at {first}: use separate calls"
             )
     return first
 
 
 def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary: int, temperature: float) -> None:
-    """Raise PalmetteError unless the samples can make one update together, by a learner at this temperature."""
+    """Raise PalmetteError unless a learner at this temperature can make one update of the samples.
+
+    There has to be a sample, tokens must be in the vocabulary, temperatures those of the learner, numbers finite,
+    `old_logprobs` in all samples or in none, and `reference_logprobs` in all if `with_reference`.
+    """
     if not samples:
         raise PalmetteError("an update needs one sample or more")
-    for place, sample in enumerate(samples):
-        strange = next(
+    for index, sample in enumerate(samples):
+        invalid = next(
             (token for token in (*sample.prompt, *sample.response) if not _is_token(token, vocabulary)), None
         )
-        if strange is not None:
-            raise PalmetteError(f"sample {place} holds the token {strange!r}, the model knows 0 to {vocabulary - 1}")
+        if invalid is not None:
+            raise PalmetteError(f"sample {index} holds the token {invalid!r}, the model has 0 to {vocabulary - 1}")
         if sample.temperature != temperature:
             raise PalmetteError(
-                f"sample {place} is at temperature {sample.temperature}, the learner at {temperature}: give "
+                f"sample {index} is at temperature {sample.temperature}, the learner at {temperature}: give "
                 f"Learner temperature={sample.temperature}, or sample with policy.temperature {temperature}"
             )
         numbers = (*sample.advantages, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
         if not all(map(math.isfinite, numbers)):
-            raise PalmetteError(f"sample {place} has an advantage or log-probabilities that are not finite")
+            raise PalmetteError(f"sample {index} has an advantage or log-probabilities that are not finite")
     with_old = sum(sample.old_logprobs is not None for sample in samples)
     if with_old not in (0, len(samples)):
         raise PalmetteError(f"{with_old} of {len(samples)} samples have old_logprobs: give them to all or to none")

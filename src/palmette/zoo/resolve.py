@@ -66,7 +66,7 @@ def fetch(hub_id: str) -> str:
     except LocalEntryNotFoundError as error:
         raise BackendError(
             f"cannot reach the hub to download {hub_id}, which is no zoo name and no folder here: "
-            f"give a local folder, or one of {', '.join(ENTRIES)}"
+            f"give a local folder, or a model that `palmette models` lists"
         ) from error
     except Exception as error:
         raise BackendError(f"cannot download {hub_id} from the hub: {describe_error(error)}") from error

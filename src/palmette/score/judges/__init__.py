@@ -1,1 +1,1 @@
-"""Who decides whether an answer is right, one file each: a file here is a judge under its own name."""
+"""The built-in judges, which decide whether an answer is right: each file is one, named like the file."""

@@ -1,4 +1,4 @@
-"""Judges answers by the reasoning-gym generator that made the question."""
+"""Judges answers with the scorer of the reasoning-gym generator that made the question."""
 
 from dataclasses import dataclass
 
@@ -12,22 +12,25 @@ _MARKER = "Answer:"
 
 @dataclass(frozen=True)
 class GymJudge:
-    """Full marks of the generator's own scorer are right, less is wrong."""
+    """An answer is correct if the generator's own scorer gives full points, else wrong."""
 
     seconds: float = 5.0
     by_answer = True
 
     def extract(self, solution: str) -> str | None:
-        """Return what follows the last `Answer:`; answers may run over several lines."""
+        """Return everything after the last `Answer:`, which may be several lines; None without it."""
         _, marker, answer = solution.rpartition(_MARKER)
         return answer.strip(" \n\t*`") or None if marker else None
 
     def canonical(self, answer: str) -> str:
-        """Return the answer with each run of white space as one space."""
+        """Return the answer with every run of white space replaced by one space."""
         return " ".join(answer.split())
 
     def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
-        """Ask the generator's scorer, in the worker: some of them evaluate what they are given."""
+        """Return the verdict of the generator's scorer.
+
+        The scorer runs in a worker process because some scorers evaluate answers as code.
+        """
         if answer is None:
             return verdict_of(Outcome.UNPARSEABLE)
         return verdict_of(Outcome(sandbox.gym.check_gym(answer, question.key, self.seconds)))

@@ -1,4 +1,4 @@
-"""Judges answers as mathematics, by math-verify."""
+"""Judges answers as mathematics, with exact numbers and math-verify."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ from palmette.tasks.task import Question
 
 @dataclass(frozen=True)
 class MathJudge:
-    """Answers are right where they equal the reference as mathematics."""
+    """An answer is correct if it equals the reference as a mathematical expression."""
 
     seconds: float = 5.0
     by_answer = True
 
     def extract(self, solution: str) -> str | None:
-        """Return the final answer of a solution, None where it holds none."""
+        """Return the final answer of a solution, or None if it has none."""
         return extract_answer(solution)
 
     def canonical(self, answer: str) -> str:
-        """Return a form that equal answers share."""
+        """Return the normal form of `verify.canonical`."""
         return canonical(answer)
 
     def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
-        """Check an answer against the question's reference; without one there is no verdict."""
+        """Verify an answer against the question's reference; without a reference there is no verdict."""
         if question.reference is None:
             return NO_VERDICT
         return verdict_of(verify(answer, extract_reference(question.reference), seconds=self.seconds))

@@ -1,1 +1,1 @@
-"""Scorers that run inside the process, one file each: a file here is a way to score under its own name."""
+"""The built-in scorers, which run inside the process: each file is one, named like the file."""

@@ -1,4 +1,4 @@
-"""Step scores from a process reward model with a scalar head, read at each step's last token."""
+"""Scores steps with a process reward model: the sigmoid of its scalar head at the last token of a step."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from palmette.units import parse_bytes
 
 
 class PrmScorer(TreeScorer):
-    """A score is the sigmoid of the head."""
+    """The score is the sigmoid of the head's output at the last token of the step."""
 
     def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
         found: dict[CacheNode, float] = {}
@@ -36,7 +36,7 @@ class PrmScorer(TreeScorer):
 
 
 def load(settings: RewardSettings) -> PrmScorer:
-    """Load a token classifier with one label into this process as the scorer."""
+    """Return a scorer for `reward.model`, a token classifier with one label that is loaded into this process."""
     from palmette.zoo.load import load_reward
 
     assert settings.model is not None

@@ -1,6 +1,6 @@
-"""Step scores from any causal language model: how much it expected the step.
+"""Scores steps with any causal language model: the likelihood of the step's tokens under that model.
 
-A model that solves a task better than the policy knows a slip when it reads one. No reward model has to be trained.
+A model that solves the task better than the policy gives mistakes a low likelihood. No reward model has to be trained.
 """
 
 import math
@@ -17,13 +17,12 @@ from palmette.units import parse_bytes
 
 
 class LikelihoodScorer(TreeScorer):
-    """A score is the geometric mean of the chances that the model gives to the step's tokens.
+    """The score is the geometric mean of the probabilities of the step's tokens; 1 for an empty step.
 
-    A node holds its row but for the last token, so that what comes out at its tokens is what was expected of the
-    step's. An empty step is no surprise: 1.
+    The cache node of a row leaves out the last token: the logits at a token are those of the token after it.
     """
 
-    held_back = 1
+    omitted_tokens = 1
 
     def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
         rows = {node: row for row, node in nodes.items() if node.computed < len(node.tokens)}
@@ -37,35 +36,37 @@ class LikelihoodScorer(TreeScorer):
                 pieces.values(), self.tree.run_every(list(pieces.values())), strict=True
             ):
                 if node in rows:
-                    sums[node] = 0.0 if first == 0 else sums[node]  # It may have been evicted and begun again.
-                    skipped = max(0, len(node.tokens) - self._own[rows[node]] - first)  # Steps before the last.
+                    sums[node] = 0.0 if first == 0 else sums[node]  # An evicted node starts again.
+                    skipped = max(
+                        0, len(node.tokens) - self._step_tokens[rows[node]] - first
+                    )  # Tokens of the steps before the last.
                     start = node.start + first + skipped + 1
-                    sums[node] += _chance(
+                    sums[node] += _log_probability(
                         logits_TV[skipped:], rows[node][start : start + max(0, last - first - skipped)]
                     )
-            del logits_TV  # It would hold all of this tick's beside the next one's.
+            del logits_TV  # Else these logits stay in memory beside those of the next tick.
             pending = [node for node in pending if node.computed < len(node.tokens)]
-        return {row: sums.get(node, 0.0) / max(1, self._own[row]) for row, node in nodes.items()}
+        return {row: sums.get(node, 0.0) / max(1, self._step_tokens[row]) for row, node in nodes.items()}
 
     def _value_alone(self, row: Tokens, node: CacheNode) -> float:
-        count = self._own[row]
+        count = self._step_tokens[row]
         if not count:
             return 0.0
-        return _chance(self.tree.run_alone(row[:-1], count), row[-count:]) / count
+        return _log_probability(self.tree.run_alone(row[:-1], count), row[-count:]) / count
 
     def _score(self, value: float) -> float:
         return math.exp(min(0.0, value))
 
 
-def _chance(logits_TV: torch.Tensor, tokens: Tokens) -> float:
-    """Return the logarithm of the chance of these tokens."""
+def _log_probability(logits_TV: torch.Tensor, tokens: Tokens) -> float:
+    """Return the sum of the log-probabilities of these tokens, one row of logits for each."""
     check_finite(logits_TV, "the reward model's logits")
     chosen = torch.tensor(tokens, device=logits_TV.device, dtype=torch.long)[:, None]
     return float((logits_TV.gather(1, chosen)[:, 0] - logits_TV.logsumexp(-1)).double().sum())
 
 
 def load(settings: RewardSettings) -> LikelihoodScorer:
-    """Load any causal language model into this process as the scorer."""
+    """Return a scorer for `reward.model`, any causal language model, which is loaded into this process."""
     from palmette.zoo.load import load_likelihood_model
 
     assert settings.model is not None

@@ -1,1 +1,1 @@
-"""Where questions come from, one file each: a file here is a task under its own name."""
+"""The built-in tasks: each file is one, named like the file."""

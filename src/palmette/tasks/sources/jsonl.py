@@ -1,4 +1,4 @@
-"""Questions from JSONL files: MATH500's fields, GSM8K's fields or chat messages."""
+"""Tasks from JSONL files, with the fields of MATH500, of GSM8K, or chat messages."""
 
 import json
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ _ROLES = ("system", "user", "assistant")
 
 
 def load(settings: TaskSettings) -> Task:
-    """Return the questions of the file that `task.name` is the path of.
+    """Return the questions of the file at the path `task.name`. Raises ConfigError for a broken line.
 
-    It is read to the end even when few questions are asked: a broken line should be found before the run starts.
+    The whole file is read even if few questions are asked for, so that a broken line is found before the run starts.
     """
     form = read_format("math", settings)
     rows = tuple(read_questions(Path(settings.name), form))
@@ -26,7 +26,7 @@ def load(settings: TaskSettings) -> Task:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and row of every line that is not blank; raise ConfigError that names a broken line."""
+    """Yield the number and the row of every line that is not blank. Raises ConfigError with the line that is broken."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -53,12 +53,16 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_questions(path: Path, form: Format) -> Iterator[Question]:
-    """Yield one question a row: `problem` or `question` or `messages`, with `answer`; `id` or `unique_id` if given."""
+    """Yield one question for each row of the file.
+
+    A row has `problem`, `question` or `messages`, an `answer`, and maybe an `id` or `unique_id`, else the line number
+    is the id. Raises ConfigError with the line of a row that lacks these or repeats an id.
+    """
     seen: set[str] = set()
     for number, row in read_rows(path):
         place = f"{path}, line {number}"
-        given = row.get("id", row.get("unique_id"))
-        name = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else str(number)
+        row_id = row.get("id", row.get("unique_id"))
+        name = str(row_id) if isinstance(row_id, str | int) and not isinstance(row_id, bool) else str(number)
         if name in seen:
             raise ConfigError(f"{place}: the id {name!r} stands on an earlier line too")
         seen.add(name)
@@ -66,7 +70,7 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
 
 
 def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, needs_answer: bool = True) -> Question:
-    """Return the question that a row holds; raise ConfigError that names its `place` where it holds none."""
+    """Return the question in a row. Raises ConfigError, with `place` in its message, if the row has none."""
     has_answer = needs_answer or "answer" in row
     question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None)
     check_text(question, place)
@@ -74,7 +78,7 @@ def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, n
 
 
 def check_text(question: Question, place: str) -> None:
-    """Refuse texts that no tokenizer takes: half a surrogate pair, or more than any model reads."""
+    """Raise ConfigError for a text that no tokenizer accepts (half a surrogate pair) or too long for any model."""
     texts = [question.id, question.reference or "", *(message["content"] for message in question.messages)]
     if sum(map(len, texts)) > LONGEST_QUESTION:
         raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")

@@ -1,4 +1,4 @@
-"""Questions of `ladder`: integer expressions that never repeat, in graded difficulty."""
+"""The task `ladder`: distinct integer expressions in four grades of difficulty."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,11 +9,14 @@ from palmette.tasks import ladder
 from palmette.tasks.task import Format, Question, Task, read_format
 
 _MOST_REPEATS = 10_000
-"""Problems in a row that were seen before, after which a grade is taken to have no more."""
+"""After so many repeated problems in a row a grade is taken to have no more."""
 
 
 def load(settings: TaskSettings) -> Task:
-    """Return the task of one grade and split; raise ConfigError where the grade has too few problems."""
+    """Return the task for `task.grade`, `task.split` and `task.seed`.
+
+    Raises ConfigError for an unknown grade and if the grade has too few problems.
+    """
     if settings.grade not in ladder.GRADES:
         raise ConfigError(f"task.grade cannot be {settings.grade}: ladder has grades 1 to {max(ladder.GRADES)}")
     form = read_format("ladder", settings)
@@ -22,7 +25,7 @@ def load(settings: TaskSettings) -> Task:
 
 
 def _questions(settings: TaskSettings, form: Format) -> Iterator[Question]:
-    """Yield distinct problems without end, as long as the grade has any."""
+    """Yield distinct questions. Raises ConfigError once the grade has no more."""
     seen: set[str] = set()
     repeats = 0
     for problem in ladder.problems(settings.grade, settings.split, settings.seed):

@@ -1,4 +1,4 @@
-"""Questions from reasoning-gym generators, judged by the generator's own scorer."""
+"""The task `rg:NAME`: questions of a reasoning-gym generator, judged by the generator's own scorer."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 
 from palmette.errors import BackendError, ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.rg_process import fixed_hashes
+from palmette.tasks.rg_process import fixed_hash_environment
 from palmette.tasks.task import Format, Question, Task, read_format
 from palmette.units import nearest
 
@@ -16,7 +16,7 @@ _BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; from palmette.tasks.rg_pro
 
 
 def load(settings: TaskSettings) -> Task:
-    """Return the task `rg:NAME`, judged by the generator's own scorer."""
+    """Return the task `rg:NAME`. Raises ConfigError for an unknown generator, BackendError if generating fails."""
     form = read_format("gym", settings)
     name = settings.name.partition(":")[2]
     found = tuple(generate(name, form, settings.seed, settings.skip + settings.questions))
@@ -24,36 +24,36 @@ def load(settings: TaskSettings) -> Task:
 
 
 def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Question]:
-    """Yield `count` questions of the generator `name`; the same for the same seed, in every process."""
-    dealt = _deal({"generator": name, "seed": seed, "count": count})
-    if "missing" in dealt:
-        raise BackendError(f"rg: tasks need reasoning-gym ({dealt['missing']}): pip install 'palmette[gym]'")
-    if "known" in dealt:
-        guess = nearest(name, dealt["known"])
-        hint = f"Did you mean 'rg:{guess}'?" if guess else f"There are {len(dealt['known'])}, such as rg:chain_sum."
+    """Yield `count` questions of the generator `name`, the same for the same seed in every process."""
+    generated = _generate({"generator": name, "seed": seed, "count": count})
+    if "missing" in generated:
+        raise BackendError(f"rg: tasks need reasoning-gym ({generated['missing']}): pip install 'palmette[gym]'")
+    if "known" in generated:
+        guess = nearest(name, generated["known"])
+        hint = f"Did you mean 'rg:{guess}'?" if guess else f"There are {len(generated['known'])}, such as rg:chain_sum."
         raise ConfigError(f"task.name: reasoning-gym has no generator {name!r}. {hint}")
-    if "error" in dealt:
-        raise BackendError(f"the reasoning-gym generator {name!r} failed: {dealt['error']}")
-    for index, (question, answer) in enumerate(dealt["questions"]):
+    if "error" in generated:
+        raise BackendError(f"the reasoning-gym generator {name!r} failed: {generated['error']}")
+    for index, (question, answer) in enumerate(generated["questions"]):
         key: dict[str, object] = {"generator": name, "seed": seed, "size": count, "index": index}
         yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key)
 
 
-def _deal(request: dict[str, Any]) -> dict[str, Any]:
+def _generate(request: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-s", "-c", _BOOTSTRAP, *sys.path],
         input=json.dumps(request),
         capture_output=True,
         text=True,
-        env=fixed_hashes(),
+        env=fixed_hash_environment(),
         check=False,
     )
     try:
-        dealt: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        generated: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = done.stderr.strip().rpartition("\n")[2]
         raise BackendError(f"the reasoning-gym generator {request['generator']!r} failed: {last}") from None
-    return dealt
+    return generated
 
 
 plugin = load
