@@ -105,9 +105,10 @@ def test_the_notebook_runs_and_shows_what_it_was_committed_with(tmp_path: Path) 
         if cell.cell_type == "code":
             cell.outputs = []
     where = {"metadata": {"path": str(tmp_path)}}
-    # It waits for what it gets, on a busy machine too: by default for 4 seconds.
-    patience = {"startup_timeout": 3600, "iopub_timeout": 3600}
-    nbclient.NotebookClient(fresh, resources=where, kernel_name="python3", **patience).execute()
+    # It waits for outputs as long as a busy machine needs: by default for 4 seconds.
+    nbclient.NotebookClient(
+        fresh, resources=where, kernel_name="python3", startup_timeout=3600, iopub_timeout=3600
+    ).execute()
     for notebook in (committed, fresh):
         answer, tree = outputs(notebook, "text")
         assert answer == "76 correct\n"
