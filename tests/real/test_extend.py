@@ -42,11 +42,9 @@ def garden(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = folder / ("run" if block.title == "run.yaml" else "package") / block.title
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
-    install = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", folder / "site"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *install, folder / "package"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
+    target = ["--no-build-isolation", "--target", str(folder / "site"), str(folder / "package")]
+    done = subprocess.run([*pip, *target], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -116,7 +114,8 @@ def test_a_name_and_a_reference_find_the_same_part(searched: dict[str, dict[str,
 
 
 def test_a_run_says_which_parts_it_used(searched: dict[str, dict[str, Any]], garden: Path) -> None:
-    from palmette.events import RunStarted, read_events
+    from palmette.event_log import read_events
+    from palmette.events import RunStarted
 
     first = next(read_events(garden / "run" / searched["palmette search --config run.yaml"]["run"]))
     assert isinstance(first, RunStarted)
