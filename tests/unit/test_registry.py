@@ -98,7 +98,7 @@ def test_a_reference_reaches_into_a_module_and_is_told_where_it_ends(package: st
     assert registry.find("strategy", f"{package}:Outer.inner").__name__ == "widest"
     with pytest.raises(ConfigError, match=rf"{package} has no 'widst'. Did you mean 'widest'?"):
         registry.find("strategy", f"{package}:widst")
-    with pytest.raises(ConfigError, match="gives a int, not a Task or Questions"):
+    with pytest.raises(ConfigError, match="gives a int, not a Task or Question objects"):
         load_task(TaskSettings(name=f"{package}:five"))
 
 
