@@ -15,22 +15,34 @@ from tests.pages import ROOT, python_script
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-def test_the_blocks_of_the_api_page_print_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: dict[int, str] = {}
+def printed_by(page: str) -> dict[str, str]:
+    """Run the Python blocks of a page in one namespace; return what each `print` printed, by what the page says of it.
+
+    The page says it in a comment behind the call.
+    """
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    printed: dict[str, str] = {}
 
     def show(*values: object) -> None:
-        line = sys._getframe(1).f_lineno
-        printed[line] = " ".join(map(str, values))
+        said = lines[sys._getframe(1).f_lineno - 1].partition("  # ")[2]
+        text = " ".join(map(str, values))
+        assert printed.setdefault(said, text) == text, said
 
+    exec(compile(python_script(page), page, "exec"), {"print": show, "__name__": "page"})
+    return printed
+
+
+def test_the_blocks_of_the_api_page_print_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(python_script("docs/api.md"), "docs/api.md", "exec"), {"print": show, "__name__": "page"})
-    shown = API.splitlines()
-    told = {line: shown[line - 1].partition("  # ")[2] for line in printed}
-    table = next(line for line in told if told[line] == "a table for each device")
-    assert "policy weights" in printed.pop(table)
-    assert printed == {line: text for line, text in told.items() if line != table}
-    assert len(printed) > 20
+    printed = printed_by("docs/api.md")
+    assert "policy weights" in printed.pop("a table for each device")
+    assert printed == {said: said for said in printed}
+    assert len(printed) >= 18
     assert (tmp_path / "runs" / "mine" / "events.jsonl").is_file()
+
+
+def test_reward_functions_of_other_libraries_judge_as_the_page_wraps_them() -> None:
+    assert printed_by("docs/coming-from.md") == {"[1.0, 1.0, 1.0, 1.0]": "[1.0, 1.0, 1.0, 1.0]"}
 
 
 def test_the_api_page_names_everything_that_is_public() -> None:
