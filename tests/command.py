@@ -7,10 +7,13 @@ processes that start from nothing.
 import multiprocessing
 import os
 import resource
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -30,24 +33,49 @@ _SERVER.set_forkserver_preload(
 )
 
 
+@dataclass(frozen=True)
+class _Start:
+    """What a process is started with. `program` is `palmette`, or the path of a script."""
+
+    program: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: Path
+    paths: tuple[Path, ...]
+    file_bytes: int | None
+    output: Path
+
+
 class Command:
     """A running command. Leaving `with` ends it.
 
     With `pauses` it waits for ever as soon as the first question's answer is written: it cannot finish before the test
     has done what it wants to do in the middle of a run. `file_bytes` is the most that it may write into one file.
+    Packages in `paths` are found before any others.
     """
 
     def __init__(
-        self, *arguments: str, cwd: Path | None = None, pauses: bool = False, file_bytes: int | None = None
+        self,
+        *arguments: str,
+        program: str = "palmette",
+        cwd: Path | None = None,
+        paths: Sequence[Path] = (),
+        pauses: bool = False,
+        file_bytes: int | None = None,
     ) -> None:
-        self._arguments = arguments
+        self._arguments = (program, *arguments)
         self._folder = tempfile.TemporaryDirectory(prefix="palmette-command-")
-        self._pauses, theirs = _SERVER.Pipe()
-        place = cwd or Path.cwd()
-        self._process = _SERVER.Process(
-            target=_run,
-            args=(arguments, dict(os.environ), place, Path(self._folder.name), theirs if pauses else None, file_bytes),
+        start = _Start(
+            program=program,
+            arguments=arguments,
+            environment=dict(os.environ),
+            cwd=cwd or Path.cwd(),
+            paths=tuple(paths),
+            file_bytes=file_bytes,
+            output=Path(self._folder.name),
         )
+        self._pauses, theirs = _SERVER.Pipe()
+        self._process = _SERVER.Process(target=_run, args=(start, theirs if pauses else None))
         self._process.start()
         theirs.close()
 
@@ -85,33 +113,39 @@ class Command:
 
 
 def palmette(
-    *arguments: str, cwd: Path | None = None, file_bytes: int | None = None
+    *arguments: str, cwd: Path | None = None, paths: Sequence[Path] = (), file_bytes: int | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command to its end."""
-    with Command(*arguments, cwd=cwd, file_bytes=file_bytes) as command:
+    with Command(*arguments, cwd=cwd, paths=paths, file_bytes=file_bytes) as command:
         return command.end()
 
 
-def _run(
-    arguments: tuple[str, ...],
-    environment: dict[str, str],
-    cwd: Path,
-    folder: Path,
-    pauses: "Connection[str, str] | None",
-    file_bytes: int | None,
-) -> None:
+def python(
+    script: Path, *arguments: str, cwd: Path | None = None, paths: Sequence[Path] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script to its end, as `python SCRIPT` does."""
+    with Command(*arguments, program=str(script), cwd=cwd, paths=paths) as command:
+        return command.end()
+
+
+def _run(start: _Start, pauses: "Connection[str, str] | None") -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(start.output / name, os.O_WRONLY | os.O_CREAT), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Tests that run in the background inherit none.
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(cwd)
-    sys.argv = ["palmette", *arguments]
-    if file_bytes is not None:
+    os.environ.update(start.environment)
+    os.chdir(start.cwd)
+    sys.path[:0] = map(str, start.paths)
+    sys.argv = [start.program, *start.arguments]
+    if start.file_bytes is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (start.file_bytes, start.file_bytes))
     if pauses is not None:
         _pause_after_an_answer(pauses)
+    if start.program != "palmette":
+        sys.path.insert(0, str(Path(start.program).parent))
+        runpy.run_path(start.program, run_name="__main__")
+        return
     from palmette.commands.app import main
 
     main()

@@ -14,7 +14,9 @@ from palmette.event_log import read_events
 from palmette.events import QuestionFinished, QuestionStarted
 from palmette.run.search import Progress
 from palmette.search.replay import replay
+from tests import command
 
+pytestmark = pytest.mark.xdist_group("api")  # They share a searcher.
 TASK = palmette.load_task("ladder", questions=4, grade=2)
 
 
@@ -110,14 +112,13 @@ def test_a_run_recorded_from_python_is_resumed_and_evaluated_by_the_command_line
         stream = searcher.stream(TASK, out=folder)
         first = next(stream)
         stream.close()  # type: ignore[attr-defined]
-    command = [sys.executable, "-m", "palmette"]
-    done = subprocess.run(
-        [*command, "search", "--resume", str(folder), "--json"], capture_output=True, text=True, check=True
-    )
+    done = command.palmette("search", "--resume", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["results"]["questions"] == 4
     told = replay(read_events(folder))
     assert told[first.question.id].finished is not None and len(told) == 4
-    subprocess.run([*command, "evaluate", str(folder)], capture_output=True, check=True)
+    judged = command.palmette("evaluate", str(folder), "--json")
+    assert set(json.loads(judged.stdout)) == {"last", "min", "mean", "prod"}
 
 
 def test_a_result_as_values_is_json_and_complete(searcher: palmette.Searcher) -> None:

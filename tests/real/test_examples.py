@@ -3,7 +3,6 @@
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import nbformat
 import pytest
 
 import palmette
+from tests.command import python
 from tests.pages import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -20,14 +20,12 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script finds the palmette under test, wherever it is started."""
+    """The notebook finds the palmette under test, wherever it is started."""
     monkeypatch.setenv("PYTHONPATH", str(Path(palmette.__file__).parents[1]))
 
 
 def printed_by(name: str, cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
+    done = python(EXAMPLES / name, *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -39,7 +37,6 @@ def test_an_example_is_short_and_says_what_it_prints(name: str) -> None:
     assert "Prints" in (ast.get_docstring(ast.parse(text)) or "")
 
 
-@pytest.mark.usefixtures("environment")
 def test_search_answers_a_question_with_votes_and_a_tree(tmp_path: Path) -> None:
     lines = printed_by("search.py", tmp_path, "7*3+2", "--strategy", "rebase", "--width", "4").stdout.splitlines()
     assert re.fullmatch(r"answer 23, score [01]\.\d{3}", lines[0])
@@ -51,7 +48,6 @@ def test_search_answers_a_question_with_votes_and_a_tree(tmp_path: Path) -> None
     assert sum("[finished]" in line for line in lines) == 4
 
 
-@pytest.mark.usefixtures("environment")
 def test_stream_shows_results_as_they_finish_and_records_them(tmp_path: Path) -> None:
     done = printed_by("stream.py", tmp_path, "run")
     *answers, page = done.stdout.splitlines()
@@ -62,7 +58,6 @@ def test_stream_shows_results_as_they_finish_and_records_them(tmp_path: Path) ->
     assert [line.partition(" ")[0] for line in done.stderr.splitlines()] == [f"{done}/6" for done in range(7)]
 
 
-@pytest.mark.usefixtures("environment")
 def test_plan_shows_what_fits_and_what_would(tmp_path: Path) -> None:
     text = printed_by("plan.py", tmp_path).stdout
     assert "policy weights" in text
@@ -72,7 +67,6 @@ def test_plan_shows_what_fits_and_what_would(tmp_path: Path) -> None:
     assert 'would fit: devices "1x33GiB"' in text
 
 
-@pytest.mark.usefixtures("environment")
 def test_a_strategy_of_ones_own_keeps_less_than_rebase(tmp_path: Path) -> None:
     found = re.findall(
         r"(.+?) +(\d)/8 right, (\d+) tokens, KV (\d+) tokens", printed_by("own_strategy.py", tmp_path).stdout
@@ -82,7 +76,6 @@ def test_a_strategy_of_ones_own_keeps_less_than_rebase(tmp_path: Path) -> None:
     assert keep[2] < rebase[2]  # One path is kept, and those of REBASE differ.
 
 
-@pytest.mark.usefixtures("environment")
 def test_rewards_and_scores_of_ones_own_stand_at_leaves_and_steps(tmp_path: Path) -> None:
     text = printed_by("own_reward.py", tmp_path).stdout
     rewards = re.findall(r"leaf \d+: reward ([\d.]+), (\w+)", text)
@@ -111,7 +104,11 @@ def test_the_notebook_runs_and_shows_what_it_was_committed_with(tmp_path: Path) 
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    nbclient.NotebookClient(fresh, resources={"metadata": {"path": str(tmp_path)}}, kernel_name="python3").execute()
+    where = {"metadata": {"path": str(tmp_path)}}
+    # It waits for outputs as long as a busy machine needs: by default for 4 seconds.
+    nbclient.NotebookClient(
+        fresh, resources=where, kernel_name="python3", startup_timeout=3600, iopub_timeout=3600
+    ).execute()
     for notebook in (committed, fresh):
         answer, tree = outputs(notebook, "text")
         assert answer == "76 correct\n"

@@ -1,7 +1,6 @@
 """The package that docs/extend.md shows: written to disk, installed, and used in all three ways."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -11,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import palmette
-from tests.pages import ROOT, blocks, commands, python_script
+from tests.command import palmette, python
+from tests.pages import blocks, commands, python_script
 
 PAGE = "docs/extend.md"
 NAMES = {
@@ -24,12 +23,6 @@ NAMES = {
     "embedder": ("digits", "garden.embedders:digits"),
 }
 SEARCHES = [command for command in commands(PAGE) if command.startswith("palmette search")]
-RUN_ALL = """
-import json, sys
-from tests.command import palmette
-ran = [palmette(*arguments) for arguments in json.loads(sys.argv[1])]
-print(json.dumps([[done.returncode, done.stdout, done.stderr] for done in ran]))
-"""
 pytestmark = pytest.mark.xdist_group("extend")
 
 
@@ -59,25 +52,19 @@ def garden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_python(garden: Path, *arguments: str) -> str:
-    source = Path(palmette.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (garden / "site", source, ROOT)))}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=garden / "run", env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run_command(garden: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    done = palmette(*arguments, cwd=garden / "run", paths=[garden / "site"])
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done
 
 
 @pytest.fixture(scope="module")
 def searched(garden: Path) -> dict[str, dict[str, Any]]:
     """What each search of the page printed as JSON, with what it said on stderr."""
-    asked = [[*shlex.split(command)[1:], "--json", "--out", f"runs/{place}"] for place, command in enumerate(SEARCHES)]
-    ran = json.loads(run_python(garden, "-c", RUN_ALL, json.dumps(asked)).splitlines()[-1])
     values = {}
-    for command, (code, out, err) in zip(SEARCHES, ran, strict=True):
-        assert code == 0, f"{command}: {err}"
-        values[command] = {**json.loads(out), "stderr": err}
+    for place, command in enumerate(SEARCHES):
+        done = run_command(garden, *shlex.split(command)[1:], "--json", "--out", f"runs/{place}")
+        values[command] = {**json.loads(done.stdout), "stderr": done.stderr}
     return values
 
 
@@ -99,7 +86,8 @@ def test_examples_are_short() -> None:
 
 def test_objects_in_python_do_what_the_page_asserts(garden: Path) -> None:
     (garden / "page.py").write_text(python_script(PAGE), encoding="utf-8")
-    run_python(garden, str(garden / "page.py"))
+    done = python(garden / "page.py", cwd=garden / "run", paths=[garden / "site"])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("command", SEARCHES)
@@ -144,13 +132,13 @@ def test_the_parts_decide_what_a_run_finds(searched: dict[str, dict[str, Any]]) 
 
 
 def test_plugins_lists_the_parts_with_the_package_they_come_from(garden: Path) -> None:
-    listed = json.loads(run_python(garden, "-m", "palmette", "plugins", "--json"))
+    listed = json.loads(run_command(garden, "plugins", "--json").stdout)
     own = {(row["kind"], row["name"]): row for row in listed if row["from"] == "palmette-garden"}
     assert set(own) == {(kind, name) for kind, (name, _) in NAMES.items()} | {("judge", "letters")}
     assert own["strategy", "keep"]["settings"] == {"keep": {"default": 2, "meaning": "leaves that go on"}}
     assert own["task", "sums"]["summary"] == "Sums of three numbers below 10; `task.seed` chooses them."
     assert all(row["summary"] for row in listed)
-    shown = run_python(garden, "-m", "palmette", "plugins")
+    shown = run_command(garden, "plugins").stdout
     assert all(name in shown for name, _ in NAMES.values())
 
 
@@ -158,7 +146,7 @@ def test_a_recorded_run_with_parts_of_ones_own_is_resumed_and_evaluated(
     garden: Path, searched: dict[str, dict[str, Any]]
 ) -> None:
     folder = searched["palmette search --config run.yaml"]["run"]
-    again = json.loads(run_python(garden, "-m", "palmette", "search", "--resume", folder, "--json"))
+    again = json.loads(run_command(garden, "search", "--resume", folder, "--json").stdout)
     assert again["results"] == searched["palmette search --config run.yaml"]["results"]
-    judged = json.loads(run_python(garden, "-m", "palmette", "evaluate", folder, "--json"))
+    judged = json.loads(run_command(garden, "evaluate", folder, "--json").stdout)
     assert set(judged) == {"last", "min", "mean", "prod"}

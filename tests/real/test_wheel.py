@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("wheel")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an sdist and the wheel that is built from it, as `make build` makes them."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -38,7 +38,7 @@ def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
     (wheel,) = built.glob("*.whl")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], capture_output=True, check=True)
     (site,) = place.glob("lib/python*/site-packages")
     places = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
