@@ -1,13 +1,16 @@
 """The public surface: search questions, plan memory, grade answers, load tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, overload
+from weakref import finalize
 
 from palmette import registry
 from palmette.config import check_config, load_config
+from palmette.errors import RunError
 from palmette.event_log import EventLog
 from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
@@ -67,14 +70,17 @@ class Searcher:
             **(settings or {}),
         }
         overrides = {key: value for key, value in given.items() if value is not None}
-        if reward != "auto":
-            overrides["reward.model"] = None if reward in (None, "none") else _named("scorer", reward)
+        if not isinstance(reward, str):
+            overrides["reward.model"] = _named("scorer", reward)
+        elif reward != "auto":
+            overrides["reward.model"] = None if reward == "none" else reward
         if isinstance(config, Config):
             self.config = _overlaid(config, overrides) if overrides else config
         else:
             self.config = load_config(None if config is None else Path(config), overrides, given_by="arguments")
         self._parts = parts
         self._meter: Meter | None = None
+        self._searching = Lock()
 
     def __enter__(self) -> "Searcher":
         self.load()
@@ -144,6 +150,10 @@ class Searcher:
         return self._stream(task, out, progress)
 
     def _stream(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
+        with self._one_at_a_time():
+            yield from self._record(task, out, progress)
+
+    def _record(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
         if out is None:
             yield from search_task(self.config, self.load(), task, self._started_meter(), listener=progress)
             return
@@ -168,7 +178,8 @@ class Searcher:
             if progress is not None:
                 progress(Progress(len(done), len(done), 0))
             return
-        yield from search_into(place, self.config, self.load(), task, self._started_meter(), listener=progress)
+        with self._one_at_a_time():
+            yield from search_into(place, self.config, self.load(), task, self._started_meter(), listener=progress)
 
     @classmethod
     def of_run(cls, folder: str | Path) -> "Searcher":
@@ -179,7 +190,21 @@ class Searcher:
         if self._meter is None:
             self._meter = make_meter(self.config)
             self._meter.__enter__()
+            finalize(self, self._meter.__exit__, None, None, None)  # A searcher that is dropped ends its thread too.
         return self._meter
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Refuse a search while another one goes on: both would use one cache, one meter and one place to record."""
+        if not self._searching.acquire(blocking=False):
+            raise RunError(
+                "this Searcher is searching already: exhaust or close the stream that is open, give all questions in "
+                "one call, or use a second Searcher"
+            )
+        try:
+            yield
+        finally:
+            self._searching.release()
 
 
 def load_task(name: str, **settings: Any) -> Task:

@@ -1,8 +1,10 @@
 """The public surface: what people import, with the shipped models."""
 
+import gc
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -88,6 +90,31 @@ def test_a_stream_that_is_left_leaves_nothing_behind(searcher: palmette.Searcher
     backend = searcher.load().backend
     assert backend._nodes == {}  # type: ignore[attr-defined]
     assert searcher.search("2+2").answer == "4"
+
+
+def test_one_search_at_a_time_and_the_next_after_it_was_closed(searcher: palmette.Searcher) -> None:
+    stream = searcher.stream(TASK)
+    next(stream)
+    with pytest.raises(palmette.RunError, match="is searching already"):
+        searcher.search("3+4")
+    stream.close()  # type: ignore[attr-defined]
+    assert searcher.search("3+4").answer == "7"
+
+
+def test_two_questions_with_one_id_are_refused(searcher: palmette.Searcher) -> None:
+    question = TASK.questions[0]
+    with pytest.raises(palmette.ConfigError, match="two questions have the id"):
+        searcher.search(palmette.Task("mine", (question, question), "\n"))
+
+
+def test_a_searcher_that_is_dropped_ends_its_thread() -> None:
+    before = threading.active_count()
+    searcher = palmette.Searcher(policy="seedling", width=1)
+    searcher.search("1+1")
+    assert threading.active_count() > before
+    del searcher
+    gc.collect()
+    assert threading.active_count() == before
 
 
 def test_a_recorded_search_reads_back_as_the_results_it_gave(searcher: palmette.Searcher, tmp_path: Path) -> None:
