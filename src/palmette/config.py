@@ -42,16 +42,19 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
     return keys
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    path: Path | None = None, overrides: Mapping[str, Any] | None = None, *, given_by: str = "command line"
+) -> Config:
     """Read a YAML file (or none), lay dotted overrides over it and check everything at once.
 
-    Raises ConfigError that names the file or the override, the key and, for an unknown key, the nearest known one.
+    Raises ConfigError that names the file, or who the override was `given_by`, the key and, for an unknown key, the
+    nearest known one.
     """
     values = read_yaml(path) if path else {}
     sources: dict[str, str] = {}
     for key, value in (overrides or {}).items():
         _insert(values, key, value)
-        sources[key] = "command line"
+        sources[key] = given_by
     return check_config(values, sources, str(path) if path else "config")
 
 

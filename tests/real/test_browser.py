@@ -147,11 +147,11 @@ def test_arrow_keys_walk_the_tree_and_tell_each_node(page: Page) -> None:
         ("ArrowDown", "Node 2", "cluster B"),
         ("ArrowDown", "Node 3", "pruned"),
         ("ArrowUp", "Node 2", "on a path that finished"),
-        ("ArrowRight", "Node 6", "finished · wave 2 · path score 0.720 (prod) · answer 4, right"),
+        ("ArrowRight", "Node 6", "finished · wave 2 · path score 0.720 (prod) · answer 4, correct"),
         ("PageUp", "Node 2", "granted 1 child"),
         ("PageDown", "Node 6", "finished"),
         ("ArrowLeft", "Node 2", "cluster B"),
-        ("End", "Node 6", "answer 4, right"),  # 0.63 + 0.72 for 4 against 0.81: its best leaf
+        ("End", "Node 6", "answer 4, correct"),  # 0.63 + 0.72 for 4 against 0.81: its best leaf
     ]
     for key, name, told in walk:
         page.keyboard.press(key)
@@ -185,9 +185,9 @@ def test_a_click_selects_and_another_question_can_be_chosen(page: Page) -> None:
 
 
 def test_the_vote_adds_up_as_it_did_in_the_run(page: Page) -> None:
-    assert "4 won and is right" in text(page, "vote-line")
+    assert "4 won (correct)" in text(page, "vote-line")
     lines = page.evaluate('[...document.querySelectorAll("#votes tbody tr")].map((row) => row.textContent)')
-    assert "1.350" in lines[0] and "✓ right" in lines[0]  # 0.9 x 0.7 + 0.8 x 0.9
+    assert "1.350" in lines[0] and "✓ correct" in lines[0]  # 0.9 x 0.7 + 0.8 x 0.9
     assert "0.810" in lines[1] and "✗ unparseable" in lines[1]
 
 

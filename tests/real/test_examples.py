@@ -68,12 +68,11 @@ def test_plan_shows_what_fits_and_what_would(tmp_path: Path) -> None:
 
 
 def test_a_strategy_of_ones_own_keeps_less_than_rebase(tmp_path: Path) -> None:
-    found = re.findall(
-        r"(.+?) +(\d)/8 right, (\d+) tokens, KV (\d+) tokens", printed_by("own_strategy.py", tmp_path).stdout
-    )
-    assert [row[0] for row in found] == ["rebase", "Keep 1"]
-    rebase, keep = ([int(number) for number in row[1:]] for row in found)
-    assert keep[2] < rebase[2]  # One path is kept, and those of REBASE differ.
+    text = printed_by("own_strategy.py", tmp_path).stdout
+    found = re.findall(r"(.+): (\d)/8 right, (\d+) tokens, KV (\d+) tokens", text)
+    assert [row[0] for row in found] == ["keep 1", "rebase"]
+    keep, rebase = (int(row[3]) for row in found)
+    assert keep < rebase  # One path is kept, and those of REBASE differ.
 
 
 def test_rewards_and_scores_of_ones_own_stand_at_leaves_and_steps(tmp_path: Path) -> None:

@@ -35,19 +35,9 @@ def garden(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = folder / ("run" if block.title == "run.yaml" else "package") / block.title
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
-    install = [
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--target",
-        str(folder / "site"),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *install, folder / "package"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
+    target = ["--no-build-isolation", "--target", str(folder / "site"), str(folder / "package")]
+    done = subprocess.run([*pip, *target], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 

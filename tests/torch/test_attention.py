@@ -1,12 +1,13 @@
 """The fast path against the slow one, on random forests."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from palmette.engine.attention import attend, attend_one_by_one, plan_attention
+from palmette.engine.attention import attend, plan_attention
 from palmette.engine.kv_pool import KvPool, KvShape
 from palmette.engine.pieces import order_pieces
 
@@ -14,6 +15,30 @@ from .forest import cut, grown
 
 CPU = torch.device("cpu")
 SHAPE = KvShape(layers=1, heads=2, width=8, dtype=torch.float32, device=CPU)
+
+
+def attend_one_by_one(
+    query_GTFW: torch.Tensor,
+    keys_GCW: torch.Tensor,
+    values_GCW: torch.Tensor,
+    seen: Sequence[Sequence[int]],
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Return the same as `attend`, computed one query at a time.
+
+    `seen` lists for each query the slots of its path in order of position, up to and including its own.
+    """
+    results = []
+    for query, path in enumerate(seen):
+        slots = list(path)[-window if window else 0 :]
+        keys_GLW, values_GLW = keys_GCW[:, slots].float(), values_GCW[:, slots].float()
+        scores_GFL = query_GTFW[:, query].float() @ keys_GLW.transpose(1, 2)
+        if softcap is not None:
+            scores_GFL = (scores_GFL / softcap).tanh() * softcap
+        results.append(scores_GFL.softmax(-1) @ values_GLW)
+    return torch.stack(results, 1)
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 7}, {"softcap": 1.5}, {"window": 30, "softcap": 4.0}])

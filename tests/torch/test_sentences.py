@@ -28,7 +28,7 @@ def test_every_text_is_in_one_batch() -> None:
 GIVEN_BACK = """
 import ctypes
 from pathlib import Path
-from palmette.memory.mappings import ADAPTED_BYTES, LARGE_BYTES, map_large_blocks, mapped_blocks
+from palmette.memory.heap import ADAPTED_BYTES, LARGE_BYTES, map_large_blocks, mapped_blocks
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p

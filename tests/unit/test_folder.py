@@ -112,12 +112,12 @@ def test_an_old_run_is_reported_judged_again_and_continued(old: Path) -> None:
     assert one.tree.unique_tokens([1, 2]) == 9 + 3
 
     told = compare([old], rejudging())
-    (story,) = told.stories[0]["stories"]
-    assert [(ballot[0], ballot[2]) for ballot in story["ballots"]] == [(1, 0.75)]  # "=no" holds no number
-    assert story["outcomes"] == ["correct"]
-    (memory,) = told.stories[0]["memory"]
+    (question,) = told.runs[0]["questions"]
+    assert [(ballot[0], ballot[2]) for ballot in question["ballots"]] == [(1, 0.75)]  # "=no" holds no number
+    assert question["outcomes"] == ["correct"]
+    (memory,) = told.runs[0]["memory"]
     assert [(mark["tried"], mark["limit"]) for mark in memory["retries"]] == [(8, 4)]
-    assert told.stories[0]["config"]["search"]["aggregate"] == "min"
+    assert told.runs[0]["config"]["search"]["aggregate"] == "min"
     assert told.rows[0].values["best"] == 1.0
 
     task = load_task(run_config(old).task)

@@ -302,8 +302,8 @@ class Greedy(Strategy):
 @pytest.mark.parametrize(
     ("first", "later", "said"),
     [
-        (5, 1, "Greedy gave 5 children where the width has 4 left"),
-        (4, 5, "Greedy gave 5 children where the width has 4 left"),
+        (5, 1, "Greedy gave 5 children, but the width has 4 left"),
+        (4, 5, "Greedy gave 5 children, but the width has 4 left"),
         (-1, 1, "Greedy gave -1 children"),
         (2.5, 1, "Greedy gave 2.5 children to node 0: give whole numbers"),
         ("2", 1, "Greedy gave '2' children to node 0: give whole numbers"),
@@ -328,7 +328,7 @@ def test_finished_leaves_count_against_what_a_strategy_may_give() -> None:
     def script(expansion: Expansion, above: str) -> str:
         return "end$" if expansion.seed == node_seed(0, "a", 1) else countdown(expansion, above)
 
-    with pytest.raises(ConfigError, match="Greedy gave 4 children where the width has 3 left"):
+    with pytest.raises(ConfigError, match="Greedy gave 4 children, but the width has 3 left"):
         grow(ScriptedBackend(script), strategy=Greedy(4, 4))
 
 

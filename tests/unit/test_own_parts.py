@@ -1,4 +1,4 @@
-"""Parts by name: what is built in, what packages declare, what a reference stands for."""
+"""Names that packages declare: used wherever a model is named, listed, and told of in plans."""
 
 import os
 import subprocess

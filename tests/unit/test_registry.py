@@ -61,6 +61,8 @@ def test_a_name_that_is_none_is_told_with_the_nearest_or_with_all() -> None:
         registry.find("strategy", "rebsae")
     with pytest.raises(ConfigError, match="There are beam, best_of_n, dvts, ets, rebase. One of your own"):
         registry.find("strategy", "zzzz")
+    assert not registry.is_own("judge", "math")
+    assert not registry.is_own("judge", "maths")
 
 
 def test_an_object_is_found_again_under_a_name_of_its_own() -> None:

@@ -22,7 +22,7 @@ from palmette.events import (
 )
 from palmette.report import compare as comparison
 from palmette.report.compare import Comparison, compare
-from palmette.report.held import held_story
+from palmette.report.memory_timeline import memory_timelines
 from palmette.report.page import write_page
 from palmette.report.table import summary_values
 from palmette.score.judges.math import MathJudge
@@ -92,31 +92,31 @@ def test_a_run_without_its_first_event_is_refused() -> None:
         summarize([])
 
 
-def test_a_story_tells_the_last_attempt_wave_by_wave(compared: Comparison) -> None:
-    (run,) = compared.stories
-    story, other = run["stories"]
-    assert (story["parents"], story["tokens"], story["scores"]) == ([0, 0, 1], [2, 2, 2], [0.5, 0.9, 0.4])
-    assert story["texts"] == ["x\n", HOSTILE, "=4"]
-    assert (story["finished"], story["stopped"]) == ([2, 3], [])
-    first, second = story["waves"]
+def test_a_question_is_shown_wave_by_wave_in_its_last_attempt(compared: Comparison) -> None:
+    (run,) = compared.runs
+    question, other = run["questions"]
+    assert (question["parents"], question["tokens"], question["scores"]) == ([0, 0, 1], [2, 2, 2], [0.5, 0.9, 0.4])
+    assert question["texts"] == ["x\n", HOSTILE, "=4"]
+    assert (question["finished"], question["stopped"]) == ([2, 3], [])
+    first, second = question["waves"]
     assert (first["nodes"], first["children"], first["clusters"]) == (2, [(1, 1)], [(1, 0)])
     assert (first["kv"], first["shared"]) == (5, 3)  # the prompt lies on both paths
     assert (second["nodes"], second["children"], second["shared"]) == (1, [], 0)
     assert len(other["waves"]) == 1
 
 
-def test_a_story_tells_each_ballot_and_what_its_answer_is_worth(compared: Comparison) -> None:
-    story = compared.stories[0]["stories"][0]
-    hostile, (leaf, answer, weight, candidate) = story["ballots"]
-    assert (hostile[0], story["outcomes"][hostile[3]]) == (2, "wrong")
+def test_a_question_has_each_ballot_with_the_outcome_of_its_answer(compared: Comparison) -> None:
+    question = compared.runs[0]["questions"][0]
+    hostile, (leaf, answer, weight, candidate) = question["ballots"]
+    assert (hostile[0], question["outcomes"][hostile[3]]) == (2, "wrong")
     assert (leaf, answer, weight) == (3, "4", pytest.approx(0.2))
-    assert story["outcomes"][candidate] == "correct"
+    assert question["outcomes"][candidate] == "correct"
 
 
 def test_answers_to_questions_that_are_gone_are_told_but_not_judged(folder: Path) -> None:
-    story = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]
-    assert (len(story["ballots"]), story["outcomes"]) == (2, [None, "correct"])
-    assert story["choices"]["best"] == ["4", "correct"]
+    question = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).runs[0]["questions"][0]
+    assert (len(question["ballots"]), question["outcomes"]) == (2, [None, "correct"])
+    assert question["choices"]["best"] == ["4", "correct"]
 
 
 def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_a_leaf_at_the_depth_limit_is_stopped_not_pruned(tmp_path: Path) -> None
         log.write(QuestionStarted("a", "2+2", "4", 3, "d"))
         log.write(WaveDone("a", 0, (node(1, 0, "x", 0.5),), {}, 5, 5))
         log.write(finished("a", "unparseable", {"unparseable": 1}, 5))
-    assert compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"][0]["stopped"] == [1]
+    assert compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [])).runs[0]["questions"][0]["stopped"] == [1]
 
 
 def test_trees_are_left_out_when_the_page_would_grow_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories[0]["stories"]))
+    whole = len(json.dumps(compare([folder], lambda config: Rejudge(MathJudge(3600), [])).runs[0]["questions"]))
     monkeypatch.setattr(comparison, "MOST_BYTES", whole - 100)
-    (run,) = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).stories
-    assert (len(run["stories"]), run["results"]["questions"]) == (1, 2)
+    (run,) = compare([folder], lambda config: Rejudge(MathJudge(3600), [])).runs
+    assert (len(run["questions"]), run["results"]["questions"]) == (1, 2)
 
 
 def test_best_of_n_comes_from_the_widest_run_that_was_judged_again(folder: Path, compared: Comparison) -> None:
@@ -149,7 +149,7 @@ def test_model_text_stands_in_the_page_as_data_only(folder: Path, compared: Comp
     assert "<img" not in text
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
     assert data
-    assert json.loads(data[1])["runs"][0]["stories"][0]["prompt"] == HOSTILE
+    assert json.loads(data[1])["runs"][0]["questions"][0]["prompt"] == HOSTILE
 
 
 def test_the_page_allows_no_script_but_its_own_and_no_network(folder: Path, compared: Comparison) -> None:
@@ -197,7 +197,7 @@ def test_of_each_process_the_last_timeline_is_drawn_with_its_own_retries(folder:
         timeline(2.0, 50),
         retry(3.0, 0.1),
     ]
-    first, second = held_story([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
+    first, second = memory_timelines([*told, Reclaimed("load", (7, -2), 60, 0.1, 2.0, 0.3)])
     assert first["held"] == [100, 700]
     assert first["places"] == [None, 0]
     assert [(one["moment"], one["tried"], one["limit"]) for one in first["retries"]] == [(0.5, 8, 4)]
@@ -207,7 +207,7 @@ def test_of_each_process_the_last_timeline_is_drawn_with_its_own_retries(folder:
 
 
 def test_a_run_without_a_meter_has_no_memory_to_draw(compared: Comparison) -> None:
-    assert compared.stories[0]["memory"] == []
+    assert compared.runs[0]["memory"] == []
 
 
 def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Path) -> None:
@@ -218,9 +218,9 @@ def test_texts_of_memory_events_cannot_leave_the_data(folder: Path, tmp_path: Pa
     page = write_page(told, tmp_path / "memory.html").read_text(encoding="utf-8")
     assert "<img" not in page
     assert page.count("</script>") == 2
-    assert told.stories[0]["memory"][0]["retries"][0]["reason"] == HOSTILE
+    assert told.runs[0]["memory"][0]["retries"][0]["reason"] == HOSTILE
 
 
 def test_a_timeline_that_disagrees_with_itself_is_cut_to_what_fits(folder: Path) -> None:
     broken = MemoryTimeline("cpu", 1.0, 10, (0.0, 1.0, 2.0), (1, 2), (0, 5, 0), ())
-    assert held_story([broken])[0]["places"] == [None, None]
+    assert memory_timelines([broken])[0]["places"] == [None, None]

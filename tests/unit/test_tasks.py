@@ -42,7 +42,7 @@ def test_the_format_can_be_set_for_a_run(tmp_path: Path) -> None:
     task = load_task(TaskSettings(name=name, prompt="Q: {question}", system="S", step_end=";"))
     assert task.step_end == ";"
     assert task.questions[0].messages == ({"role": "system", "content": "S"}, {"role": "user", "content": "Q: 1+1?"})
-    with pytest.raises(ConfigError, match="task.prompt must hold"):
+    with pytest.raises(ConfigError, match="task.prompt must contain"):
         load_task(TaskSettings(name=name, prompt="nothing to fill"))
 
 
@@ -77,7 +77,7 @@ def test_bad_rows_are_refused_with_their_line(tmp_path: Path, row: Any, complain
 
 def test_an_id_given_twice_is_refused(tmp_path: Path) -> None:
     row = {"id": "x", "question": "a", "answer": "1"}
-    with pytest.raises(ConfigError, match="line 2: the id 'x' stands on an earlier line"):
+    with pytest.raises(ConfigError, match="line 2: the id 'x' is used on an earlier line"):
         load_task(TaskSettings(name=jsonl(tmp_path, row, row)))
 
 
@@ -106,7 +106,7 @@ def test_names_that_are_no_task_get_a_hint() -> None:
         load_task(TaskSettings(name="lader"))
     with pytest.raises(ConfigError, match="no task 'aaaa"):
         load_task(TaskSettings(name="a" * 5000))
-    with pytest.raises(ConfigError, match="no name of a file"):
+    with pytest.raises(ConfigError, match="not a valid file name"):
         load_task(TaskSettings(name="/a\0b"))
     with pytest.raises(ConfigError, match="Did you mean 'rg:chain_sum'"):
         load_task(TaskSettings(name="rg:chainsum"))

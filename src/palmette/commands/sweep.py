@@ -96,8 +96,8 @@ def run(sweep: "Sweep") -> None:
 
     from palmette.commands.report import rejudging
     from palmette.report.compare import compare
-    from palmette.report.grid import CAPTION, SHOWN, as_csv, as_markdown
     from palmette.report.page import write_page
+    from palmette.report.rows import CAPTION, SHOWN, as_csv, as_markdown
     from palmette.report.table import plain_table
 
     _run_cells(sweep)

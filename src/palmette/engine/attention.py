@@ -194,30 +194,6 @@ def _merged(parts_GPX: torch.Tensor, max_GPF: torch.Tensor, sum_GPF: torch.Tenso
     return (parts_GTJFW * share_GTJF[..., None]).sum(2)
 
 
-def attend_one_by_one(
-    query_GTFW: torch.Tensor,
-    keys_GCW: torch.Tensor,
-    values_GCW: torch.Tensor,
-    seen: Sequence[Sequence[int]],
-    *,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> torch.Tensor:
-    """Return the same as `attend`, computed one query at a time: the slow reference for tests.
-
-    `seen` lists for each query the slots of its path in order of position, up to and including its own.
-    """
-    results = []
-    for query, path in enumerate(seen):
-        slots = list(path)[-window if window else 0 :]
-        keys_GLW, values_GLW = keys_GCW[:, slots].float(), values_GCW[:, slots].float()
-        scores_GFL = query_GTFW[:, query].float() @ keys_GLW.transpose(1, 2)
-        if softcap is not None:
-            scores_GFL = (scores_GFL / softcap).tanh() * softcap
-        results.append(scores_GFL.softmax(-1) @ values_GLW)
-    return torch.stack(results, 1)
-
-
 @dataclass(frozen=True)
 class Tick:
     """What one forward pass needs of the KV cache: the pool, the slots to write and the segments to read."""

@@ -1,1 +1,1 @@
-"""Runs as people read them: tables for a terminal, one HTML page."""
+"""Shows runs and memory plans: terminal tables, CSV, Markdown, HTML pages."""

@@ -1,9 +1,10 @@
-// Marks, texts and colors for a canvas.
+// Helpers for canvas drawing: shapes of nodes, shortened text, resolution, colors.
+// Adds the shape of a node to the current path of `pen`.
 function trace(pen, kind, x, y, radius) {
-  if (kind === RIGHT || kind === WRONG || kind === UNJUDGED) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
+  if (kind === CORRECT || kind === WRONG || kind === UNJUDGED) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
   else if (kind === STOPPED) pen.rect(x - 1.25, y - radius - 1, 2.5, 2 * radius + 2);
   else {
-    const size = kind === DROPPED ? radius * 0.75 : radius;
+    const size = kind === PRUNED ? radius * 0.75 : radius;
     pen.moveTo(x + size, y);
     pen.arc(x, y, size, 0, 2 * Math.PI);
   }
@@ -14,6 +15,7 @@ function shortened(text, most) {
   return line.length <= most ? line : `${line.slice(0, Math.max(1, most - 1))}…`;
 }
 
+// Sets the size of a canvas, in device pixels, so that it is sharp on every screen.
 function sharpen(canvas, pen, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
@@ -23,6 +25,7 @@ function sharpen(canvas, pen, width, height) {
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
 }
 
+// Returns the colors of the page's style sheet, which depend on the light or dark scheme.
 function palette() {
   const style = getComputedStyle(document.documentElement), value = (name) => style.getPropertyValue(`--${name}`).trim();
   const colors = Object.fromEntries(["paper", "ink", "soft", "faint", "line", "leaf", "bad", "pick", "shared", "alone", "mono"].map((name) => [name, value(name)]));

@@ -1,4 +1,4 @@
-"""Runs put side by side: each one's story, pooled rows, best-of-N at every smaller N."""
+"""Reads runs and compares them: the data of each run, rows with seeds pooled, best-of-N for every smaller N."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +9,9 @@ from typing import Any
 
 from palmette.config import recorded_config
 from palmette.event_log import FILE_NAME, read_events
-from palmette.report.grid import Curves, Row, rows, setting
-from palmette.report.held import held_story
-from palmette.report.story import question_story
+from palmette.report.memory_timeline import memory_timelines
+from palmette.report.question_data import question_data
+from palmette.report.rows import Curves, Row, comparison_key, pooled_rows
 from palmette.report.table import accuracy_values, summary_values
 from palmette.search.curve import Point, curve, doublings
 from palmette.search.rejudge import Rejudge
@@ -20,34 +20,40 @@ from palmette.search.summary import Summary, summarize
 from palmette.settings import Config
 
 MOST_QUESTIONS = 200
+"""Questions of a run whose trees are put on the page."""
 MOST_BYTES = 20_000_000
-"""Trees of all runs together, as JSON."""
+"""JSON bytes of the trees of all runs together; each run gets an equal part."""
 
 RejudgeOf = Callable[[Config], Rejudge]
+"""Returns the judge and the questions for the config of a run."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some runs as their tables show them (`rows`) and as their page does (`stories`, JSON values)."""
+    """Runs to be shown: `rows` for tables, `runs` as JSON values for the page, best-of-N curves for both."""
 
-    stories: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
     rows: list[Row]
     curves: Curves
 
 
 def compare(folders: Sequence[Path], rejudge_of: RejudgeOf) -> Comparison:
-    """Read every run once. Best-of-N comes from the widest best_of_n runs among those that may be compared."""
-    stories: list[dict[str, Any]] = []
+    """Read the events of every run and return them for tables and for the page.
+
+    The best-of-N curve for a row comes from the widest best_of_n runs with the same `comparison_key`. Raises RunError
+    for a folder that is no run.
+    """
+    runs: list[dict[str, Any]] = []
     summaries: list[Summary] = []
     widest: dict[str, list[_Run]] = {}
     for folder in folders:
-        one = _read(folder, rejudge_of)
-        stories.append(_story(one, MOST_BYTES // len(folders)))
-        summaries.append(one.summary)
-        if one.config.search.strategy == "best_of_n":
-            _keep_widest(widest.setdefault(setting(one.summary.config), []), one)
-    curves = {shared: points for shared, runs in widest.items() if (points := _curve(runs))}
-    return Comparison(stories, rows(summaries, curves), curves)
+        run = _read(folder, rejudge_of)
+        runs.append(_run_data(run, MOST_BYTES // len(folders)))
+        summaries.append(run.summary)
+        if run.config.search.strategy == "best_of_n":
+            _keep_widest(widest.setdefault(comparison_key(run.summary.config), []), run)
+    curves = {key: points for key, group in widest.items() if (points := _curve(group))}
+    return Comparison(runs, pooled_rows(summaries, curves), curves)
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ class _Run:
     folder: Path
     config: Config
     summary: Summary
-    told: list[Replay]
+    replays: list[Replay]
     rejudge: Rejudge
-    held: list[dict[str, Any]]
+    memory: list[dict[str, Any]]
 
 
 def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
@@ -65,49 +71,51 @@ def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
     summary = summarize(events)
     config = recorded_config(summary.config, str(folder / FILE_NAME), imports=False)
     summary = replace(summary, config=config.model_dump(mode="json"))
-    told = [one for one in replay(events).values() if one.finished]
-    return _Run(folder, config, summary, told, rejudge_of(config), held_story(events))
+    replays = [replayed for replayed in replay(events).values() if replayed.finished]
+    return _Run(folder, config, summary, replays, rejudge_of(config), memory_timelines(events))
 
 
-def _keep_widest(kept: list[_Run], one: _Run) -> None:
-    width = max((run.config.search.width for run in kept), default=0)
-    if one.config.search.width > width:
+def _keep_widest(kept: list[_Run], run: _Run) -> None:
+    """Add a run to `kept` unless those are wider; drop them if they are narrower."""
+    width = max((other.config.search.width for other in kept), default=0)
+    if run.config.search.width > width:
         kept.clear()
-    if one.config.search.width >= width:
-        kept.append(one)
+    if run.config.search.width >= width:
+        kept.append(run)
 
 
 def _curve(runs: Sequence[_Run]) -> list[Point]:
-    """Return no point where the task has changed since: what cannot be judged again has no accuracy."""
-    if not all(run.rejudge.knows(one) for run in runs for one in run.told):
+    """Return the best-of-N curve of runs of one width; empty if a question is no longer in the task."""
+    if not all(run.rejudge.knows(replayed) for run in runs for replayed in run.replays):
         return []
     first = runs[0]
-    told = chain.from_iterable(run.told for run in runs)
+    replays = chain.from_iterable(run.replays for run in runs)
     search = first.config.search
-    return curve(told, first.rejudge, search.aggregate, search.vote, doublings(search.width))
+    return curve(replays, first.rejudge, search.aggregate, search.vote, doublings(search.width))
 
 
-def _story(one: _Run, most_bytes: int) -> dict[str, Any]:
-    values = summary_values(one.summary)
-    values["name"] = one.folder.name
-    values["memory"] = one.held
-    values["stories"] = list(_fitting(one, most_bytes))
+def _run_data(run: _Run, most_bytes: int) -> dict[str, Any]:
+    """Return the summary, memory timelines and questions of a run as JSON values for the page."""
+    values = summary_values(run.summary)
+    values["name"] = run.folder.name
+    values["memory"] = run.memory
+    values["questions"] = list(_fitting(run, most_bytes))
     return values
 
 
-def _fitting(one: _Run, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the first questions as long as they fit."""
-    spent = 0
-    for question in one.told[:MOST_QUESTIONS]:
-        story = question_story(question, one.config.search, one.rejudge)
-        spent += len(json.dumps(story))
-        if spent > most_bytes:
+def _fitting(run: _Run, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the data of the first questions, at most `MOST_QUESTIONS` and `most_bytes` of JSON."""
+    size = 0
+    for replayed in run.replays[:MOST_QUESTIONS]:
+        question = question_data(replayed, run.config.search, run.rejudge)
+        size += len(json.dumps(question))
+        if size > most_bytes:
             return
-        yield story
+        yield question
 
 
 def curve_values(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return the points as JSON values."""
+    """Return the points of a best-of-N curve as JSON values."""
     return [
         {
             "branches": point.branches,

@@ -1,4 +1,5 @@
-// What a run's processes held over time: phases shaded, planned lines drawn in, a mark for every retry.
+// Plots of the memory that a run's processes held over time: phases shaded, planned bytes as lines, a mark for every
+// out-of-memory retry.
 function bytesText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0, size = bytes;
@@ -10,12 +11,13 @@ const secondsText = (value) => (value < 120 ? `${Number(value.toPrecision(3))} s
 
 function retryText(retry) {
   const units = (number) => plural(number, retry.unit);
-  const next = retry.spared ? "caches were given up, any size is tried again" : retry.limit === null ? "the work ended here" : `then at most ${count(retry.limit)}`;
-  return `${secondsText(retry.moment)}: ${retry.guard} of ${units(retry.tried)} did not fit, ${next}; ${bytesText(retry.free)} free. ${retry.reason}`;
+  const next = retry.spared ? "caches were freed and all sizes are tried again" : retry.limit === null ? "nothing smaller was left to try: the work failed" : `retried with at most ${count(retry.limit)}`;
+  return `${secondsText(retry.moment)}: ${retry.guard} of ${units(retry.tried)} ran out of memory, ${next}; ${bytesText(retry.free)} free afterwards. ${retry.reason}`;
 }
 
-// Stretches of neighboring samples in the same phase, from the middle before the first to the middle after the last.
-function stretches({ moments, places }) {
+// Returns spans of consecutive samples in the same phase. A span starts midway between its first sample and the one before,
+// and ends midway between its last sample and the one after.
+function phaseSpans({ moments, places }) {
   const found = [];
   moments.forEach((moment, place) => {
     const from = place ? (moments[place - 1] + moment) / 2 : moment, last = found[found.length - 1];
@@ -26,63 +28,63 @@ function stretches({ moments, places }) {
   return found;
 }
 
-function heldFigure(entry, name) {
+function memoryFigure(entry, name) {
   const figure = element("figure"), wide = Math.max(300, byId("memory-plots").clientWidth), high = wide < 500 ? 240 : 280;
   const box = { left: 62, right: wide - 12, top: 12, bottom: high - 40 };
   const until = Math.max(1e-3, ...entry.moments, ...entry.retries.map((retry) => retry.moment));
   const peak = Math.max(1, ...entry.held, ...entry.phases.map((phase) => phase.peak)), planned = entry.phases.map((phase) => phase.planned ?? 0);
   const most = Math.max(peak, ...planned, entry.limit && entry.limit < 1.5 * peak ? entry.limit : 0) * 1.06;
   const x = (moment) => box.left + (moment / until) * (box.right - box.left), y = (bytes) => box.bottom - (bytes / most) * (box.bottom - box.top);
-  const svg = drawing("svg", { viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": name });
-  for (const { phase, from, to } of stretches(entry)) {
+  const svg = svgElement("svg", { viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": name });
+  for (const { phase, from, to } of phaseSpans(entry)) {
     if (phase === null) continue;
-    svg.append(drawing("rect", { x: x(from), y: box.top, width: Math.max(0.4, x(to) - x(from)), height: box.bottom - box.top, fill: `var(--c${phase % 8})`, opacity: 0.16 }));
+    svg.append(svgElement("rect", { x: x(from), y: box.top, width: Math.max(0.4, x(to) - x(from)), height: box.bottom - box.top, fill: `var(--c${phase % 8})`, opacity: 0.16 }));
   }
   const unit = 1024 ** Math.min(3, Math.floor(Math.log2(most) / 10));
   for (const tick of ticks(0, most / unit, false, 5)) {
     const line = y(tick * unit);
-    svg.append(drawing("line", { class: "axis", x1: box.left, x2: box.right, y1: line, y2: line }));
-    svg.append(drawing("text", { class: "soft", x: box.left - 8, y: line + 4, "text-anchor": "end" }, tick ? bytesText(tick * unit).replace(".0 ", " ") : "0"));
+    svg.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: line, y2: line }));
+    svg.append(svgElement("text", { class: "soft", x: box.left - 8, y: line + 4, "text-anchor": "end" }, tick ? bytesText(tick * unit).replace(".0 ", " ") : "0"));
   }
   const isLong = until > 300;
   for (const tick of ticks(0, isLong ? until / 60 : until, false, wide < 500 ? 4 : 8)) {
     const at = x(isLong ? tick * 60 : tick);
-    svg.append(drawing("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 5 }));
-    svg.append(drawing("text", { class: "soft", x: at, y: box.bottom + 18, "text-anchor": "middle" }, String(Number(tick.toPrecision(3)))));
+    svg.append(svgElement("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 5 }));
+    svg.append(svgElement("text", { class: "soft", x: at, y: box.bottom + 18, "text-anchor": "middle" }, String(Number(tick.toPrecision(3)))));
   }
-  svg.append(drawing("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 4, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
-  svg.append(drawing("path", { d: entry.moments.map((moment, place) => `${place ? "L" : "M"}${x(moment).toFixed(1)} ${y(entry.held[place]).toFixed(1)}`).join(""), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-linejoin": "round" }));
-  const level = (bytes, from, to, color) => svg.append(drawing("line", { x1: from, x2: to, y1: y(bytes), y2: y(bytes), stroke: color, "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
-  const label = (bytes, at, anchor, color, text) => svg.append(drawing("text", { class: "halo", style: `fill: ${color}`, x: at, y: y(bytes) - 5, "text-anchor": anchor }, text));
+  svg.append(svgElement("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 4, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
+  svg.append(svgElement("path", { d: entry.moments.map((moment, place) => `${place ? "L" : "M"}${x(moment).toFixed(1)} ${y(entry.held[place]).toFixed(1)}`).join(""), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-linejoin": "round" }));
+  const level = (bytes, from, to, color) => svg.append(svgElement("line", { x1: from, x2: to, y1: y(bytes), y2: y(bytes), stroke: color, "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
+  const label = (bytes, at, anchor, color, text) => svg.append(svgElement("text", { class: "halo", style: `fill: ${color}`, x: at, y: y(bytes) - 5, "text-anchor": anchor }, text));
   if (entry.limit && entry.limit <= most) {
     level(entry.limit, box.left, box.right, "var(--bad)");
     label(entry.limit, box.right - 4, "end", "var(--bad)", `limit ${bytesText(entry.limit)}`);
   }
   entry.phases.forEach((phase, place) => {
     if (phase.planned === null) return;
-    const inside = stretches(entry).filter((one) => one.phase === place), color = `var(--c${place % 8})`;
-    const spans = inside.length ? inside : [{ from: 0, to: until }];  // An outer phase has no sample of its own.
+    const inside = phaseSpans(entry).filter((span) => span.phase === place), color = `var(--c${place % 8})`;
+    const spans = inside.length ? inside : [{ from: 0, to: until }];  // All samples of an outer phase belong to the phases inside it.
     for (const { from, to } of spans) level(phase.planned, x(from), Math.max(x(to), x(from) + 2), color);
-    const widest = spans.reduce((best, one) => (one.to - one.from > best.to - best.from ? one : best)), text = `planned ${phase.name} ${bytesText(phase.planned)}`;
-    if (x(widest.to) - x(widest.from) > text.length * 6.6) label(phase.planned, x(widest.from) + 4, "start", color, text);  // The table has it too.
+    const widest = spans.reduce((best, span) => (span.to - span.from > best.to - best.from ? span : best)), text = `planned ${phase.name} ${bytesText(phase.planned)}`;
+    if (x(widest.to) - x(widest.from) > text.length * 6.6) label(phase.planned, x(widest.from) + 4, "start", color, text);  // Else only the table shows it.
   });
-  const said = element("output", entry.retries.length ? "Point at a mark, or move to it with the tab key, for what did not fit." : "");
+  const details = element("output", entry.retries.length ? "Point at a triangle, or move to it with the Tab key, to see what ran out of memory." : "");
   for (const retry of entry.retries) {
     const text = retryText(retry), at = x(retry.moment), top = y(Math.min(retry.held, most)) - 10;
-    const mark = drawing("g", { class: "point", tabindex: 0, role: "img", "aria-label": text });
-    mark.append(drawing("circle", { class: "ring", cx: at, cy: top, r: 10, fill: "transparent", stroke: "none" }));
-    mark.append(drawing("path", { d: `M${at} ${top + 6}L${at + 5.5} ${top - 4}H${at - 5.5}z`, fill: "var(--bad)", stroke: "var(--paper)", "stroke-width": 1 }));
-    for (const event of ["pointerenter", "focus"]) mark.addEventListener(event, () => { said.textContent = text; });
+    const mark = svgElement("g", { class: "point", tabindex: 0, role: "img", "aria-label": text });
+    mark.append(svgElement("circle", { class: "ring", cx: at, cy: top, r: 10, fill: "transparent", stroke: "none" }));
+    mark.append(svgElement("path", { d: `M${at} ${top + 6}L${at + 5.5} ${top - 4}H${at - 5.5}z`, fill: "var(--bad)", stroke: "var(--paper)", "stroke-width": 1 }));
+    for (const event of ["pointerenter", "focus"]) mark.addEventListener(event, () => { details.textContent = text; });
     svg.append(mark);
   }
-  figure.append(element("figcaption", name), svg, said);
+  figure.append(element("figcaption", name), svg, details);
   return figure;
 }
 
 function phaseTable(entry) {
   const lines = entry.phases.map((phase, place) => {
-    const name = element("th"), sign = drawing("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true", class: "swatch" });
-    sign.append(drawing("rect", { width: 12, height: 12, rx: 3, fill: `var(--c${place % 8})`, opacity: 0.45 }));
+    const name = element("th"), sign = svgElement("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true", class: "swatch" });
+    sign.append(svgElement("rect", { width: 12, height: 12, rx: 3, fill: `var(--c${place % 8})`, opacity: 0.45 }));
     name.append(sign, phase.name);
     return [name, count(phase.times), phase.seconds.toFixed(1), bytesText(phase.peak), phase.planned === null ? "" : bytesText(phase.planned)];
   });
@@ -94,15 +96,15 @@ function showMemory(place) {
   byId("memory").hidden = !memory.length;
   if (!memory.length) return;
   const figures = memory.map((entry, number) => {
-    const whose = `${entry.device === "cpu" ? "resident set" : `reserved on ${entry.device}`}${memory.length > 1 ? `, process ${number + 1}` : ""}`;
+    const name = `${entry.device === "cpu" ? "resident memory (host)" : `reserved on ${entry.device}`}${memory.length > 1 ? `, process ${number + 1}` : ""}`;
     const block = element("div"), table = element("div", undefined, "scroll");
-    block.append(heldFigure(entry, whose), table);
+    block.append(memoryFigure(entry, name), table);
     table.append(phaseTable(entry));
     return block;
   });
   byId("memory-plots").replaceChildren(...figures);
   const retries = memory.reduce((sum, entry) => sum + entry.retries.length + entry.retries_left_out, 0);
   byId("memory-note").textContent = `${runs.length > 1 ? `${runLabel(runs[place])}. ` : ""}`
-    + `${retries ? `${plural(retries, "piece")} of work did not fit and ran again smaller (triangles); answers do not change by it. ` : "Nothing ran out of memory. "}`
-    + "A phase inside another one has its own color; the peak of the outer one counts both.";
+    + `${retries ? `${plural(retries, "out-of-memory retry", "out-of-memory retries")} (triangles): the work ran again in smaller pieces, with the same answers. ` : "Nothing ran out of memory. "}`
+    + "A phase inside another one has its own color; the peak of the outer phase includes it.";
 }

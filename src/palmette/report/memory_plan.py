@@ -1,4 +1,4 @@
-"""A memory plan as people use it: does it fit, why not, what would; as text, as a picture, as values."""
+"""A memory plan as an object: whether the run fits, why not, what would fit; as text, HTML or JSON values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ _COLUMNS = 120
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run would hold on which device in which phase, and what to change where it does not fit."""
+    """The bytes that a run would hold on each device in each phase, and which settings to change if they do not fit."""
 
     job: Job
     plan: Plan
@@ -32,48 +32,48 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Tell whether every phase fits its device."""
+        """Whether every phase fits into its device."""
         return self.plan.fits
 
     @property
     def devices(self) -> tuple[DevicePlan, ...]:
-        """The devices that hold anything, each with its phases."""
+        """The devices that the run uses, each with its phases."""
         return self.plan.devices
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """The servers to start, in their order, where the plan is for GPUs."""
+        """The servers to start, in this order; none if the models run inside the process."""
         return self.plan.servers
 
     @property
     def peak_bytes(self) -> int:
-        """The most that any device holds in any phase."""
+        """The most bytes that any device holds in any phase."""
         return self.plan.peak_bytes
 
     @cached_property
     def suggestions(self) -> tuple[str, ...]:
-        """Settings of which each alone makes the plan fit, planned again; none where it fits already."""
-        # What was predicted holds for these settings alone: others are tried by formula.
+        """Changes of settings of which each alone makes the run fit, as verified by planning again; none if it fits."""
+        # The predicted bytes are valid for these settings only: other settings are planned by formula.
         return () if self.fits else tuple(suggestions(replace(self.job, predicted={}), self.machine))
 
     @property
     def refusal(self) -> str | None:
-        """Why the plan cannot be carried out and what would fit, None where it can."""
+        """Why the run does not fit and what would fit, None if it fits."""
         return None if self.fits else refusal_of(self.job, self.plan, self.suggestions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, sizes in bytes."""
+        """Return the plan, the reason and the suggestions as JSON values; sizes in bytes."""
         return plan_values(self.plan, None if self.fits else reason(self.job, self.plan), self.suggestions)
 
     def print_to(self, console: Console) -> None:
-        """Print a table for each device, the rules that were applied, start commands and remarks."""
+        """Print a table for each device, the rules that were applied, the start commands and the remarks."""
         for table in plan_tables(self.plan, console.width):
             console.print(table)
         for line in plan_lines(self.plan):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def write_html(self, path: str | Path) -> None:
-        """Write a page with a bar for each phase."""
+        """Write the plan as an HTML page with a bar for each phase. Raises RunError if it cannot be written."""
         write_plan_page(self.plan, Path(path))
 
     def __str__(self) -> str:
@@ -92,6 +92,6 @@ class MemoryPlan:
 def plan_config(
     config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
 ) -> MemoryPlan:
-    """Return the plan of a run with this config; `predicted` bytes of an update take the place of formulas."""
+    """Return the plan of a run with this config. `predicted` are bytes of an update to use instead of the formulas."""
     job, planned = plan_run(config, train=train, server=server, predicted=predicted)
     return MemoryPlan(job, planned, devices_of(config))

@@ -1,5 +1,6 @@
 "use strict";
-// Text of models reaches the page through textContent and canvas text alone.
+// Shared by all scripts: the data, elements, texts; then the header and the table of results.
+// Model text is put into the page with textContent and canvas text only, so that no part of it can run.
 const { runs, rows, curves } = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
@@ -10,7 +11,7 @@ function element(tag, text, className) {
   return made;
 }
 
-function drawing(tag, attributes, text) {
+function svgElement(tag, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   if (text !== undefined) made.textContent = text;
@@ -20,7 +21,7 @@ function drawing(tag, attributes, text) {
 const share = (value) => (value === null || value === undefined ? "" : value.toFixed(3));
 const count = (value) => Math.round(value).toLocaleString("en-US");
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many ?? `${one}s`}`;
-const outcomeText = (outcome) => ({ correct: "right", timed_out: "timed out" })[outcome] ?? outcome ?? "not judged again";
+const outcomeText = (outcome) => ({ timed_out: "timed out" })[outcome] ?? outcome ?? "not judged";
 const runLabel = ({ config: { search, seed }, name }) =>
   `${search.strategy} ${search.width}, seed ${seed}${name === `${search.strategy}-${search.width}-seed${seed}` ? "" : ` · ${name}`}`;
 
@@ -36,15 +37,15 @@ function showHeader() {
   byId("title").textContent = runs.length === 1
     ? `${config.search.strategy} at width ${config.search.width}`
     : `${joined([...new Set(rows.map((row) => row.strategy))])}, ${plural(runs.length, "run")}`;
-  const told = ({ config: { task, policy, reward } }) => `${task.name}; policy ${policy.model}, reward model ${reward.model ?? "none"}, temperature ${policy.temperature}`;
-  const kinds = [...new Set(runs.map(told))];
-  byId("about").textContent = kinds.join(" | ") + (kinds.length > 1 ? ". These runs do not share their settings: compare with care." : "");
-  const all = runs.map((run) => new Map(flat(run.config)));
+  const setup = ({ config: { task, policy, reward } }) => `${task.name}; policy ${policy.model}, reward model ${reward.model ?? "none"}, temperature ${policy.temperature}`;
+  const setups = [...new Set(runs.map(setup))];
+  byId("about").textContent = setups.join(" | ") + (setups.length > 1 ? ". These runs differ in task, models or temperature: compare with care." : "");
+  const configs = runs.map((run) => new Map(flat(run.config)));
   const list = byId("settings").appendChild(element("dl"));
-  for (const key of new Set(all.flatMap((one) => [...one.keys()]))) {
+  for (const key of new Set(configs.flatMap((config) => [...config.keys()]))) {
     if (key === "out") continue;
     const pair = list.appendChild(element("div"));
-    pair.append(element("dt", key), element("dd", [...new Set(all.map((one) => one.get(key) ?? "none"))].join(", ")));
+    pair.append(element("dt", key), element("dd", [...new Set(configs.map((config) => config.get(key) ?? "none"))].join(", ")));
   }
 }
 
@@ -71,7 +72,7 @@ function withInterval(row, vote) {
 }
 
 function showTable() {
-  const headings = ["strategy", "width", "questions", "one leaf", "best", "majority", "weighted", "any leaf", "best_of_n, same tokens", "tokens", "KV mean", "KV peak", "unshared", "seconds"];
+  const headings = ["strategy", "width", "questions", "one leaf", "best", "majority", "weighted", "any leaf", "best_of_n, same tokens", "tokens", "KV mean", "KV peak", "KV unshared", "seconds"];
   const lines = rows.map((row) => [
     row.strategy, String(row.width), count(row.questions),
     share(row.single), ...["best", "majority", "weighted"].map((vote) => withInterval(row, vote)), share(row.any), share(row.bon_same_tokens),
@@ -80,7 +81,7 @@ function showTable() {
   byId("table").append(tableOf(headings, lines));
   const seeds = Math.max(...rows.map((row) => row.seeds));
   const measured = curves.length
-    ? `best_of_n, same tokens: the accuracy of best_of_n (${joined([...new Set(rows.map((row) => row.vote))])} vote) with as many branches as cost the row's tokens, between its measured points; blank beyond them.`
-    : "No best_of_n run is among these, so there is no accuracy at the same tokens to compare with.";
-  byId("table-note").textContent = `Accuracy with its 95% interval${seeds > 1 ? `, ${seeds} seeds pooled` : ""}. One leaf: a leaf picked blindly. Any leaf: what a perfect vote would reach. Tokens and KV tokens are those of one question; unshared is the KV peak if every branch kept a copy of its path. ${measured}`;
+    ? `best_of_n, same tokens: the accuracy of best_of_n (${joined([...new Set(rows.map((row) => row.vote))])} vote) with as many branches as generate the row's number of tokens, interpolated between measured points; blank outside of their range.`
+    : "There is no best_of_n run to compare with at the same number of tokens.";
+  byId("table-note").textContent = `Accuracy with its 95% interval${seeds > 1 ? `, ${seeds} seeds pooled` : ""}. One leaf: a leaf taken at random. Any leaf: at least one leaf is correct, the most a vote can reach. Tokens are generated tokens of a question, pruned branches included. KV counts the tokens on the paths of one question's tree in a wave, each step once: mean over waves, and peak of the largest tree; unshared is the peak if every branch kept its own copy of its path. ${measured}`;
 }

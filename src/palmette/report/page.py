@@ -1,4 +1,4 @@
-"""Writes one self-contained HTML page: no network, and nothing in a model's text can run."""
+"""Writes the report: one HTML file that needs no network and in which no text of a model can run."""
 
 import base64
 import hashlib
@@ -11,13 +11,16 @@ from pathlib import Path
 from palmette.errors import ConfigError, RunError
 from palmette.report.compare import Comparison, curve_values
 
-SCRIPTS = ("page.js", "plot.js", "memory.js", "forest.js", "canvas.js", "tree.js", "explore.js", "start.js")
+SCRIPTS = ("page.js", "plot.js", "memory.js", "layout.js", "canvas.js", "tree.js", "explore.js", "start.js")
 
 
 def write_page(compared: Comparison, path: Path) -> Path:
-    """Write the page about some runs and return its path; a page that was there stays whole until the new one is."""
+    """Write the report of a comparison to `path` and return `path`. A file that exists is replaced in one step.
+
+    Raises ConfigError if `path` names no file, RunError if it cannot be written.
+    """
     values = {
-        "runs": compared.stories,
+        "runs": compared.runs,
         "rows": [{**row.values, "vote": row.vote} for row in compared.rows],
         "curves": [curve_values(points) for points in compared.curves.values()],
     }
@@ -26,7 +29,7 @@ def write_page(compared: Comparison, path: Path) -> Path:
     script = "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = source.joinpath("page.html").read_text(encoding="utf-8")
-    # The data goes in last and holds no "<": no text of a model can end its element or be taken for a placeholder.
+    # Insert the data last and without "<": text of a model can neither end the element nor be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
     page = page.replace("{{style}}", source.joinpath("page.css").read_text(encoding="utf-8"))
     page = page.replace("{{data}}", data.replace("<", "\\u003c"))

@@ -1,4 +1,4 @@
-"""A memory plan as a picture: one bar for each phase of each device, one stretch for each holder."""
+"""Draws a memory plan as HTML: one bar for each phase of each device, divided by what holds the bytes."""
 
 from html import escape
 from pathlib import Path
@@ -25,7 +25,7 @@ _STYLE = (
 
 
 def plan_section(plan: Plan) -> str:
-    """Return the bars of all devices with a key, as a piece of HTML that runs nothing and loads nothing."""
+    """Return the bars of all devices with a color key as HTML without scripts and external files."""
     kinds = dict.fromkeys(line.kind for device in plan.devices for phase in device.phases for line in phase.lines)
     key = "".join(f'<li><i style="background:{_COLORS[kind]}"></i>{escape(kind)}</li>' for kind in kinds)
     return f'<ul class="key">{key}</ul>' + "".join(_device(device) for device in plan.devices)
@@ -37,13 +37,13 @@ def _device(plan: DevicePlan) -> str:
     bars = "".join(_bar(phase, index, whole) for index, phase in enumerate(plan.phases))
     roles = ", ".join(plan.roles) or "host"
     peak = plan.peak
-    told = f"Peak {format_bytes(peak.bytes)} in {peak.name}; the largest line is {peak.largest.holder}."
+    summary = f"Peak {format_bytes(peak.bytes)} in {peak.name}; the largest line is {peak.largest.holder}."
     if not all(phase.fits for phase in plan.phases):
-        told += " It does not fit."
+        summary += " It does not fit."
     total = "" if plan.device.total_bytes is None else f" of {format_bytes(plan.device.total_bytes)}"
-    label = f"{plan.device.name}: {told}"
+    label = f"{plan.device.name}: {summary}"
     return (
-        f"<h2>{escape(plan.device.name)}{escape(total)}: {escape(roles)}</h2><p>{escape(told)}</p>"
+        f"<h2>{escape(plan.device.name)}{escape(total)}: {escape(roles)}</h2><p>{escape(summary)}</p>"
         f'<svg viewBox="0 0 {_LEFT + _WIDTH + 20} {height}" role="img" aria-label="{escape(label)}">{bars}</svg>'
     )
 
@@ -57,10 +57,10 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
     left = float(_LEFT)
     for line in sorted(phase.lines, key=lambda line: list(_COLORS).index(line.kind)):
         width = line.bytes * scale
-        told = f"{line.holder}: {format_bytes(line.bytes)}, {line.basis}" + (f" ({line.note})" if line.note else "")
+        tooltip = f"{line.holder}: {format_bytes(line.bytes)}, {line.basis}" + (f" ({line.note})" if line.note else "")
         parts.append(
             f'<rect x="{left:.2f}" y="{top}" width="{max(width - 0.6, 0.2):.2f}" height="{_BAR}" '
-            f'fill="{_COLORS[line.kind]}"><title>{escape(told)}</title></rect>'
+            f'fill="{_COLORS[line.kind]}"><title>{escape(tooltip)}</title></rect>'
         )
         texts = (f"{line.holder} {format_bytes(line.bytes)}", line.holder, format_bytes(line.bytes))
         if text := next((text for text in texts if len(text) * _LETTER < width - 8), None):
@@ -69,13 +69,13 @@ def _bar(phase: Phase, index: int, whole: int) -> str:
     if phase.limit_bytes is not None:
         at = _LEFT + phase.limit_bytes * scale
         parts.append(f'<path d="M{at:.2f} {top - 5}V{top + _BAR + 5}" stroke="#b23a2a" stroke-width="1.5"/>')
-        end += f"; may take {format_bytes(phase.limit_bytes)}, {phase.share:.0%}"
+        end += f"; limit {format_bytes(phase.limit_bytes)}, {phase.share:.0%}"
     parts.append(f'<text class="soft" x="{_LEFT}" y="{top + _BAR + 15}">{escape(end)}</text>')
     return "".join(parts)
 
 
 def plan_page(plan: Plan) -> str:
-    """Return a whole page: the bars, the rules that applied, the start commands."""
+    """Return a complete HTML page: the bars, the rules that applied, the start commands, the remarks."""
     rules = "".join(
         f"<li><b>{escape(rule.id)}</b>: {escape(f'{rule.decision}, because {rule.reason} ({rule.source})')}</li>"
         for rule in plan.rules
@@ -98,7 +98,7 @@ def plan_page(plan: Plan) -> str:
 
 
 def plan_picture(plan: Plan) -> str:
-    """Return the bars for notebooks; its styles reach nothing around it, nothing in it can run."""
+    """Return the bars as an HTML element for notebooks. Its styles apply to itself only; it has no scripts."""
     rules = (
         "{background:#fbfaf7;color:#1c231f;font:14px/1.5 system-ui,sans-serif;padding:12px 18px;border-radius:7px}",
         " h2{font-size:1.05rem;margin:14px 0 0}", " p{color:#5f6862;margin:0}", " svg{max-width:100%;height:auto}",
@@ -113,7 +113,7 @@ def plan_picture(plan: Plan) -> str:
 
 
 def write_plan_page(plan: Plan, path: Path) -> Path:
-    """Write the page and return its path."""
+    """Write `plan_page` to `path` and return `path`. Raises RunError if it cannot be written."""
     try:
         path.write_text(plan_page(plan), encoding="utf-8")
     except OSError as error:

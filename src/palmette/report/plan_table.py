@@ -1,4 +1,4 @@
-"""A memory plan as terminal tables and as plain values for machines."""
+"""Shows a memory plan as terminal tables, lines of text or JSON values."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,13 +10,14 @@ from palmette.report.table import plain_table
 from palmette.units import format_bytes
 
 _HOLDER, _PHASE, _BASIS, _NOTE = 24, 11, 10, 26
-"""The least columns of a terminal for a holder, a phase, the basis of a number, and a readable note."""
+"""The least width, in characters, of the columns for a holder, a phase, the basis of a number and a readable note."""
 
 
 def plan_tables(plan: Plan, columns: int) -> Iterator[Table]:
-    """Yield one table for each device: a row for each holder, a column for each phase.
+    """Yield one table for each device: a row for each holder of bytes, a column for each phase.
 
-    What the bytes are made of is told beside them, or below where a terminal of so many columns has no room for it.
+    What the bytes are made of is in a column of its own, or below the table if `columns`, the width of the terminal in
+    characters, leaves too little space.
     """
     for device in plan.devices:
         yield _device_table(device, columns - _HOLDER - _BASIS - _PHASE * len(device.phases) >= _NOTE)
@@ -35,18 +36,18 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
     for holder, line in holders(plan).items():
         _row(table, holder, [_cell(phase, holder) for phase in plan.phases], line.basis, line.note)
     if not with_notes:
-        told = [f"{holder}: {line.note}" for holder, line in holders(plan).items() if line.note]
-        table.caption, table.caption_justify = "; ".join(told), "left"
+        notes = [f"{holder}: {line.note}" for holder, line in holders(plan).items() if line.note]
+        table.caption, table.caption_justify = "; ".join(notes), "left"
     table.add_section()
-    _row(table, "in all", [format_bytes(phase.bytes) for phase in plan.phases], style="bold")
+    _row(table, "total", [format_bytes(phase.bytes) for phase in plan.phases], style="bold")
     if plan.device.total_bytes is None:
-        _row(table, "may take", ["?" for _ in plan.phases], note="size not declared: counted, not checked")
+        _row(table, "limit", ["?" for _ in plan.phases], note="size not declared: counted, not checked")
         return table
     shares = " and ".join(dict.fromkeys(f"{phase.share:.0%}" for phase in plan.phases))
     free = plan.device.free_bytes
     by_free = free is not None and all(phase.limit_bytes == free for phase in plan.phases)
-    note = "what others have left free" if by_free else f"{shares} of the device"
-    _row(table, "may take", [format_bytes(phase.limit_bytes or 0) for phase in plan.phases], note=note)
+    note = "free on the device now" if by_free else f"{shares} of the device"
+    _row(table, "limit", [format_bytes(phase.limit_bytes or 0) for phase in plan.phases], note=note)
     spare = [plan.device.total_bytes - phase.bytes for phase in plan.phases]
     _row(table, "left over", [format_bytes(size) if size > 0 else "none" for size in spare], note="of the device")
     return table
@@ -55,13 +56,13 @@ def _device_table(plan: DevicePlan, with_notes: bool) -> Table:
 def _row(
     table: Table, holder: str, cells: list[str], basis: str = "", note: str = "", style: str | None = None
 ) -> None:
-    """Add a row; the note only where the table has a column for it."""
+    """Add a row; the note is left out if the table has no column for it."""
     values = [holder, *cells, basis, note]
     table.add_row(*values[: len(table.columns)], style=style)
 
 
 def holders(plan: DevicePlan) -> dict[str, Line]:
-    """Return each holder's line of the phase in which it is largest, in the order of phases."""
+    """Return for each holder its line in the phase in which it is largest, in the order of the phases, margin last."""
     found: dict[str, Line] = {}
     for phase in plan.phases:
         for line in phase.lines:
@@ -72,12 +73,12 @@ def holders(plan: DevicePlan) -> dict[str, Line]:
 
 
 def _cell(phase: Phase, holder: str) -> str:
-    held = sum(line.bytes for line in phase.lines if line.holder == holder)
-    return format_bytes(held) if held else ""
+    size = sum(line.bytes for line in phase.lines if line.holder == holder)
+    return format_bytes(size) if size else ""
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the rules that applied, the start commands of a plan that fits in their order, and remarks."""
+    """Yield the rules that applied, the start commands in their order (if the plan fits), and the remarks."""
     if plan.rules:
         yield "rules"
     for rule in plan.rules:
@@ -92,7 +93,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def plan_values(plan: Plan, refusal: str | None = None, suggestions: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the plan as JSON values, all sizes in bytes; of one that does not fit, why, and settings that would."""
+    """Return the plan as JSON values, sizes in bytes, with why it does not fit and settings that would fit."""
     return {
         "mode": plan.mode,
         "fits": plan.fits,

@@ -1,4 +1,5 @@
-// Accuracy against a cost: one mark for each row, widths of a strategy joined, best-of-N at every N behind them.
+// Plots of accuracy against a cost: one mark for each row, the widths of a strategy joined by a line, and the curve of
+// best-of-N behind them.
 const MARKS = ["disc", "square", "triangle", "diamond", "cross"];
 
 function markPath(kind, x, y, r) {
@@ -9,7 +10,7 @@ function markPath(kind, x, y, r) {
   return `M${x + r} ${y}A${r} ${r} 0 1 1 ${x - r} ${y}A${r} ${r} 0 1 1 ${x + r} ${y}z`;
 }
 
-// Round numbers between two ends: 1, 2, 5 times powers of ten, on a line or along a logarithm.
+// Returns round numbers (1, 2 or 5 times a power of ten) between two ends, for a linear or a logarithmic axis.
 function ticks(low, high, isLog, most) {
   const round = [];
   if (isLog) {
@@ -34,7 +35,7 @@ function showPlot(figure, cost, title) {
   const least = Math.min(...costs), greatest = Math.max(...costs), isLog = greatest > 8 * least;
   const wide = Math.max(300, figure.clientWidth), high = Math.round(Math.max(300, Math.min(400, wide * 0.66)));
   const box = { left: 40, right: wide - 14, top: 14, bottom: high - 46 };
-  // At least a fifth of the value wide: costs that hardly differ should look alike.
+  // The axis spans at least a fifth of the largest cost, so that costs that hardly differ are drawn close together.
   const margin = Math.max(0.08 * (greatest - least), 0.1 * greatest - (greatest - least) / 2);
   const from = isLog ? least / 1.15 : Math.max(0, least - margin), to = isLog ? greatest * 1.15 : greatest + margin;
   const along = isLog ? (value) => Math.log(value / from) / Math.log(to / from) : (value) => (value - from) / (to - from);
@@ -42,23 +43,23 @@ function showPlot(figure, cost, title) {
   const top = Math.max(bottom + 0.2, Math.ceil(Math.max(...points.map((point) => point.high), ...behind.flat().map((point) => point.accuracy)) * 10) / 10);
   const x = (value) => box.left + along(value) * (box.right - box.left);
   const y = (accuracy) => box.bottom - ((accuracy - bottom) / (top - bottom)) * (box.bottom - box.top);
-  const svg = drawing("svg", { viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": title });
+  const svg = svgElement("svg", { viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": title });
   for (const tick of ticks(bottom, top, false, 6)) {
-    svg.append(drawing("line", { class: "axis", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
-    svg.append(drawing("text", { class: "soft", x: box.left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toFixed(2)));
+    svg.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
+    svg.append(svgElement("text", { class: "soft", x: box.left - 8, y: y(tick) + 4, "text-anchor": "end" }, tick.toFixed(2)));
   }
   for (const tick of ticks(from, to, isLog, wide < 420 ? 4 : 6)) {
-    svg.append(drawing("line", { class: "axis", x1: x(tick), x2: x(tick), y1: box.bottom, y2: box.bottom + 5 }));
-    svg.append(drawing("text", { class: "soft", x: x(tick), y: box.bottom + 19, "text-anchor": "middle" }, tick < 10 ? String(tick) : count(tick)));
+    svg.append(svgElement("line", { class: "axis", x1: x(tick), x2: x(tick), y1: box.bottom, y2: box.bottom + 5 }));
+    svg.append(svgElement("text", { class: "soft", x: x(tick), y: box.bottom + 19, "text-anchor": "middle" }, tick < 10 ? String(tick) : count(tick)));
   }
-  svg.append(drawing("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 6, "text-anchor": "middle" }, `${title}${isLog ? ", logarithmic" : ""}`));
+  svg.append(svgElement("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 6, "text-anchor": "middle" }, `${title}${isLog ? ", logarithmic" : ""}`));
 
   for (const point of behind.flat()) point.px = x(point.at);
-  apart(points, x);
-  const said = element("output", "Point at a mark, or move to it with the tab key, for its numbers.");
-  const taken = [];  // Rectangles no label may cover, with the price of covering them.
+  spreadOut(points, x);
+  const details = element("output", "Point at a mark, or move to it with the Tab key, to see its numbers.");
+  const taken = [];  // Rectangles that labels should not cover, each with the penalty for covering it.
   for (const curve of behind) {
-    svg.append(drawing("path", { d: curve.map((point, place) => `${place ? "L" : "M"}${point.px} ${y(point.accuracy)}`).join(""), fill: "none", stroke: "var(--soft)", "stroke-width": 1.25, "stroke-dasharray": "4 4" }));
+    svg.append(svgElement("path", { d: curve.map((point, place) => `${place ? "L" : "M"}${point.px} ${y(point.accuracy)}`).join(""), fill: "none", stroke: "var(--soft)", "stroke-width": 1.25, "stroke-dasharray": "4 4" }));
     for (const point of curve) {
       point.name = `best of ${point.branches}`;
       taken.push([point.px - 4, y(point.accuracy) - 4, point.px + 4, y(point.accuracy) + 4, 20]);
@@ -76,42 +77,42 @@ function showPlot(figure, cost, title) {
   for (const strategy of strategies) {
     const line = points.filter((point) => point.strategy === strategy).sort((a, b) => a.width - b.width);
     const color = `var(--c${strategies.indexOf(strategy) % 8})`;
-    svg.append(drawing("path", { d: line.map((point, place) => `${place ? "L" : "M"}${point.px} ${y(point.accuracy)}`).join(""), fill: "none", stroke: color, "stroke-width": 1.5, opacity: 0.7 }));
+    svg.append(svgElement("path", { d: line.map((point, place) => `${place ? "L" : "M"}${point.px} ${y(point.accuracy)}`).join(""), fill: "none", stroke: color, "stroke-width": 1.5, opacity: 0.7 }));
     reserve(line, 3);
     for (const point of line) {
       point.color = color;
       point.mark = MARKS[strategies.indexOf(strategy) % MARKS.length];
-      svg.append(drawing("path", { d: `M${point.px} ${y(point.low)}V${y(point.high)}M${point.px - 3} ${y(point.low)}h6M${point.px - 3} ${y(point.high)}h6`, stroke: color, "stroke-width": 1.25, opacity: 0.55, fill: "none" }));
+      svg.append(svgElement("path", { d: `M${point.px} ${y(point.low)}V${y(point.high)}M${point.px - 3} ${y(point.low)}h6M${point.px - 3} ${y(point.high)}h6`, stroke: color, "stroke-width": 1.25, opacity: 0.55, fill: "none" }));
       taken.push([point.px - 7, y(point.accuracy) - 7, point.px + 7, y(point.accuracy) + 7, 100], [point.px - 2, y(point.high), point.px + 2, y(point.low), 4]);
     }
   }
   const ends = behind.flatMap((curve) => curve.map((point) => ({ ...point, color: "var(--soft)", mark: "disc", minor: true })));
-  const marks = svg.appendChild(drawing("g", {}));
+  const marks = svg.appendChild(svgElement("g", {}));
   const named = new Set(points.filter((point) => point.strategy === "best_of_n").map((point) => point.width));
   for (const point of [...points, ...ends.filter((end) => !named.has(end.branches))]) {
     const place = labelPlace(point.minor ? String(point.branches) : point.name, point.px, y(point.accuracy), box, taken, point.minor);
     if (!place) continue;
-    if (place.far) svg.insertBefore(drawing("line", { class: "leader", x1: point.px, y1: y(point.accuracy), x2: place.x + place.wide / 2, y2: place.y - 4 }), marks);
-    svg.append(drawing("text", { class: "halo", style: `fill: ${point.color}`, x: place.x, y: place.y, "aria-hidden": "true" }, point.minor ? String(point.branches) : point.name));
+    if (place.far) svg.insertBefore(svgElement("line", { class: "leader", x1: point.px, y1: y(point.accuracy), x2: place.x + place.wide / 2, y2: place.y - 4 }), marks);
+    svg.append(svgElement("text", { class: "halo", style: `fill: ${point.color}`, x: place.x, y: place.y, "aria-hidden": "true" }, point.minor ? String(point.branches) : point.name));
   }
-  for (const point of [...ends, ...points]) marks.append(pointMark(point, point.px, y(point.accuracy), cost, said));
-  figure.replaceChildren(element("figcaption", title), svg, said);
+  for (const point of [...ends, ...points]) marks.append(pointMark(point, point.px, y(point.accuracy), cost, details));
+  figure.replaceChildren(element("figcaption", title), svg, details);
 }
 
-function pointMark(point, x, y, cost, said) {
+function pointMark(point, x, y, cost, details) {
   const vote = point.minor ? "" : ` (${point.row.vote} vote)`;
-  const text = `${point.name}: accuracy ${share(point.accuracy)}${vote}, 95% interval ${point.low.toFixed(2)} – ${point.high.toFixed(2)}, ${count(point.at)} ${cost === "mean_kv_tokens" ? "mean KV tokens" : "generated tokens"} a question`;
-  const group = drawing("g", { class: "point", tabindex: 0, role: "img", "aria-label": text });
-  group.append(drawing("circle", { class: "ring", cx: x, cy: y, r: 10, fill: "transparent", stroke: "none" }));
-  group.append(drawing("path", point.minor
+  const text = `${point.name}: accuracy ${share(point.accuracy)}${vote}, 95% interval ${point.low.toFixed(2)} – ${point.high.toFixed(2)}, ${count(point.at)} ${cost === "mean_kv_tokens" ? "mean KV tokens" : "generated tokens"} per question`;
+  const group = svgElement("g", { class: "point", tabindex: 0, role: "img", "aria-label": text });
+  group.append(svgElement("circle", { class: "ring", cx: x, cy: y, r: 10, fill: "transparent", stroke: "none" }));
+  group.append(svgElement("path", point.minor
     ? { d: markPath("disc", x, y, 2.5), fill: "var(--paper)", stroke: point.color, "stroke-width": 1.25 }
     : { d: markPath(point.mark, x, y, 5), fill: point.color, stroke: "var(--paper)", "stroke-width": 1 }));
-  for (const event of ["pointerenter", "focus"]) group.addEventListener(event, () => { said.textContent = text; });
+  for (const event of ["pointerenter", "focus"]) group.addEventListener(event, () => { details.textContent = text; });
   return group;
 }
 
-// Marks of nearly the same cost are set side by side, so that their intervals can be told apart.
-function apart(points, x) {
+// Moves marks of nearly the same cost side by side, so that their intervals do not overlap.
+function spreadOut(points, x) {
   const sorted = [...points].sort((a, b) => a.at - b.at);
   for (let from = 0, to = 0; from < sorted.length; from = to) {
     while (to < sorted.length && x(sorted[to].at) - x(sorted[from].at) < 5) to += 1;
@@ -119,7 +120,7 @@ function apart(points, x) {
   }
 }
 
-// The cheapest free place around a mark; its rectangle is taken afterwards. A minor label without one is left out.
+// Returns the place around a mark with the least penalty and reserves it; null for a minor label without a free place.
 function labelPlace(text, x, y, box, taken, minor) {
   const wide = text.length * 6.6 + 2, tall = 14;
   let best = null;
@@ -142,8 +143,8 @@ function showPlots() {
   byId("plots").hidden = marks < 2;
   if (marks < 2) return;
   const votes = [...new Set(rows.map((row) => row.vote))];
-  byId("plots-note").textContent = `Accuracy of the ${votes.join(" or ")} vote with its 95% interval; up and to the left is better. Marks of nearly equal cost stand side by side. `
-    + (curves.length ? "The dashed line is best-of-N for every smaller N, from the first branches of the widest best_of_n run: best-of-N at the same cost." : "Without a best_of_n run there is no best-of-N line to compare with.");
-  showPlot(byId("plot-kv"), "mean_kv_tokens", "mean KV tokens of a question");
-  showPlot(byId("plot-tokens"), "generated_tokens", "generated tokens of a question");
+  byId("plots-note").textContent = `Accuracy of the ${votes.join(" or ")} vote with its 95% interval; up and to the left is better. Marks of nearly equal cost are drawn side by side. `
+    + (curves.length ? "The dashed line is best-of-N for every smaller N, computed from the first N branches of the widest best_of_n run." : "There is no best_of_n run, so there is no best-of-N line to compare with.");
+  showPlot(byId("plot-kv"), "mean_kv_tokens", "mean KV tokens per question");
+  showPlot(byId("plot-tokens"), "generated_tokens", "generated tokens per question");
 }

@@ -1,16 +1,16 @@
-// The parts beside the tree that follow its columns, and every event of the page.
+// The legend, slider and KV bars around the tree; then the event handlers of the page and its first display.
 function showLegend() {
   const { tree } = explorer, hasClusters = tree.cluster.some((label) => label >= 0);
   const sign = (kind, color, hollow) => {
-    const svg = drawing("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true" });
+    const svg = svgElement("svg", { width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true" });
     const shape = kind === "bar" ? "M5 1h2.5v10h-2.5z" : markPath(kind, 6, 6, kind === "disc" && hollow ? 3 : 4);
-    svg.append(drawing("path", { d: shape, fill: hollow ? "none" : color, stroke: color, "stroke-width": hollow ? 1.5 : 0 }));
+    svg.append(svgElement("path", { d: shape, fill: hollow ? "none" : color, stroke: color, "stroke-width": hollow ? 1.5 : 0 }));
     return svg;
   };
-  const entries = [["grows on", sign("disc", "var(--leaf)")], ["pruned", sign("disc", "var(--soft)", true)], ["finished, right", sign("square", "var(--leaf)")], ["finished, wrong", sign("square", "var(--bad)", true)]];
-  if (tree.end.includes(UNJUDGED)) entries.push(["finished, not judged again", sign("square", "var(--ink)")]);
-  if (explorer.story.stopped.length) entries.push(["stopped at a limit", sign("bar", "var(--soft)")]);
-  if (hasClusters) entries.push(["clusters A, B, C … anew in each wave", sign("disc", "var(--c0)")]);
+  const entries = [["continues", sign("disc", "var(--leaf)")], ["pruned", sign("disc", "var(--soft)", true)], ["finished, correct", sign("square", "var(--leaf)")], ["finished, wrong", sign("square", "var(--bad)", true)]];
+  if (tree.end.includes(UNJUDGED)) entries.push(["finished, not judged", sign("square", "var(--ink)")]);
+  if (explorer.question.stopped.length) entries.push(["stopped at a limit", sign("bar", "var(--soft)")]);
+  if (hasClusters) entries.push(["clusters A, B, C … (new in each wave)", sign("disc", "var(--c0)")]);
   byId("legend").replaceChildren(...entries.map(([name, svg]) => {
     const entry = element("span");
     entry.append(svg, name);
@@ -18,15 +18,15 @@ function showLegend() {
   }));
 }
 
-// The thumb's middle stands on its wave's column.
+// Places the slider so that the middle of its thumb is above the column of the wave.
 function placeSlider() {
   const slider = byId("wave"), thumb = 18;
   slider.style.marginLeft = `${view.left - thumb / 2}px`;
-  slider.style.width = `${view.columnWidth * Math.max(1, explorer.story.waves.length) + thumb}px`;
+  slider.style.width = `${view.columnWidth * Math.max(1, explorer.question.waves.length) + thumb}px`;
 }
 
 function drawKv() {
-  const canvas = byId("kv"), pen = canvas.getContext("2d"), { waves } = explorer.story, high = 104, floor = high - 20, colors = view.colors;
+  const canvas = byId("kv"), pen = canvas.getContext("2d"), { waves } = explorer.question, high = 104, floor = high - 20, colors = view.colors;
   if (canvas.style.width !== `${view.width}px`) sharpen(canvas, pen, view.width, high);
   pen.clearRect(0, 0, view.width, high);
   const most = Math.max(1, ...waves.map((wave) => wave.separate)), scale = (floor - 18) / most;
@@ -65,7 +65,7 @@ const KEYS = {
   PageUp: () => goToWave(explorer.wave - 1),
   PageDown: () => goToWave(explorer.wave + 1),
   Home: () => pick(0),
-  End: () => { view.wanted = elected() ?? 0; goToWave(explorer.story.waves.length); pick(view.wanted); },
+  End: () => { view.wanted = elected() ?? 0; goToWave(explorer.question.waves.length); pick(view.wanted); },
   "+": () => view.zoomBy(1.6),
   "=": () => view.zoomBy(1.6),
   "-": () => view.zoomBy(1 / 1.6),
@@ -87,7 +87,7 @@ byId("out").addEventListener("click", () => view.zoomBy(1 / 1.6));
 byId("fit").addEventListener("click", () => view.zoomBy(0));
 byId("kv").addEventListener("click", (event) => goToWave(Math.round((event.offsetX - view.left) / view.columnWidth)));
 
-function again() {
+function redraw() {
   if (explorer.tree) {
     view.measure();
     placeSlider();
@@ -98,10 +98,10 @@ function again() {
 }
 let shownWidth = innerWidth;
 addEventListener("resize", () => {
-  if (innerWidth !== shownWidth) again();  // A phone's address bar changes the height alone while one scrolls.
+  if (innerWidth !== shownWidth) redraw();  // On a phone, scrolling hides the address bar, which changes the height only.
   shownWidth = innerWidth;
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 showHeader();
 showTable();

@@ -1,4 +1,4 @@
-"""Summaries as terminal tables and as plain values for machines."""
+"""Shows the summary of a run as a terminal table or as JSON values."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ OUTCOMES = ("correct", "wrong", "unparseable", "timed_out")
 
 
 def answers_table(summary: Summary) -> Table:
-    """Return one row for each way to answer: a single solution, every vote, a perfect vote."""
+    """Return a table of accuracies: one leaf taken at random, every vote, and any leaf (a perfect vote)."""
     search = summary.config["search"]
     title = f"{search['strategy']}, width {search['width']}, {summary.questions} questions"
     table = plain_table("answer", "accuracy", "95% interval", *(outcome.replace("_", " ") for outcome in OUTCOMES))
@@ -25,7 +25,7 @@ def answers_table(summary: Summary) -> Table:
 
 
 def plain_table(*headings: str) -> Table:
-    """Return a table that fits 80 columns: no frame, the first column to the left."""
+    """Return an empty table without a frame; the first column is aligned left, the others right."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title_justify="left", caption_justify="left")
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=True)
@@ -33,7 +33,7 @@ def plain_table(*headings: str) -> Table:
 
 
 def summary_values(summary: Summary) -> dict[str, Any]:
-    """Return the summary as JSON values: `results` repeat exactly with the seed, `cost` does not."""
+    """Return the summary as JSON values. `results` are the same for the same seed, `cost` is not."""
     return {
         "results": {
             "questions": summary.questions,
@@ -56,7 +56,7 @@ def summary_values(summary: Summary) -> dict[str, Any]:
 
 
 def accuracy_values(accuracy: Accuracy) -> dict[str, Any]:
-    """Return an accuracy as JSON values, with its interval."""
+    """Return an accuracy with its 95% interval and outcomes as JSON values."""
     low, high = accuracy.interval
     return {"accuracy": accuracy.share, "low": low, "high": high, "outcomes": accuracy.outcomes}
 

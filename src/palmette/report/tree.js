@@ -1,4 +1,4 @@
-// Draws a tree on a canvas. Columns fill the width, so that slider, tree and KV bars stand on the same waves; rows scroll.
+// Draws a tree on a canvas. The columns fill the width, aligned with the slider and the KV bars; the rows scroll.
 const SMALLEST_TEXT_ROW = 15, SMALLEST_LABEL_ROW = 10, LARGEST_ROW = 26, PAD = 18, BEND = 0.24, SMALLEST_CURVE_ROW = 1.5, MARGIN = 20;
 
 class TreeView {
@@ -7,7 +7,7 @@ class TreeView {
     view.addEventListener("scroll", () => this.draw());
     canvas.addEventListener("pointermove", (event) => {
       const node = this.nearest(event.offsetX, event.offsetY);
-      canvas.title = node ? `Node ${node}, score ${share(this.tree.story.scores[node - 1])}\n${shortened(this.tree.story.texts[node - 1], 300)}` : "";
+      canvas.title = node ? `Node ${node}, score ${share(this.tree.question.scores[node - 1])}\n${shortened(this.tree.question.texts[node - 1], 300)}` : "";
     });
     canvas.addEventListener("click", (event) => {
       const node = this.nearest(event.offsetX, event.offsetY);
@@ -20,7 +20,7 @@ class TreeView {
     this.measure();
   }
 
-  // Sizes that change with the window and the zoom alone.
+  // Computes everything that depends on the size of the window and on the zoom, then draws.
   measure() {
     const width = this.view.clientWidth, narrow = width < 520;
     const most = Math.round(Math.min(Math.max(innerHeight * 0.5, 340), 640));
@@ -53,7 +53,7 @@ class TreeView {
     if (this.picked) this.reveal(Math.abs(row) < middle ? middle + row : middle);
   }
 
-  // Scrolls so that the picked node is in view, at `place` if given.
+  // Scrolls so that the picked node is visible, at height `place` if given.
   reveal(place) {
     const y = this.y(this.picked);
     if (place !== undefined) this.view.scrollTop += y - place;
@@ -73,7 +73,7 @@ class TreeView {
 
   draw() {
     if (!this.tree) return;
-    this.now = grown(this.tree, this.wave);
+    this.now = stateAfter(this.tree, this.wave);
     const { pen, colors } = this;
     this.top = this.view.scrollTop;
     pen.clearRect(0, 0, this.width, this.height);
@@ -94,7 +94,7 @@ class TreeView {
     pen.restore();
   }
 
-  // Above the view, in it, or below it: -1, 0 or 1.
+  // Returns whether a node is above the visible part (-1), in it (0) or below it (1).
   side(node) {
     const y = this.ys[node] - this.top;
     return y < -MARGIN ? -1 : y > this.height + MARGIN ? 1 : 0;
@@ -112,19 +112,19 @@ class TreeView {
 
   drawEdges() {
     const { pen, tree, colors } = this, { state } = this.now, dense = this.rowHeight < SMALLEST_CURVE_ROW;
-    const styles = [[DROPPED, colors.faint, 0.75], [ENDED, colors.soft, 1.25], [LIVE, colors.leaf, 1.5]];
+    const styles = [[PRUNED, colors.faint, 0.75], [ENDED, colors.soft, 1.25], [LIVE, colors.leaf, 1.5]];
     const stride = this.height + 2 * MARGIN + 1, seen = new Uint8Array(dense ? (tree.columns.length + 1) * stride : 0);
     for (const [which, color, weight] of styles) {
       pen.beginPath();
       for (let node = 1; node < tree.size; node += 1) {
         if (state[node] !== which) continue;
-        // Where rows are thinner than pixels, one line stands for all that would cover it.
+        // If rows are thinner than a pixel, draw only one of the edges that end on the same pixel.
         if (dense && !this.side(node)) {
           const pixel = tree.column[node] * stride + Math.round(this.ys[node] - this.top) + MARGIN;
           if (seen[pixel] === which) continue;
           seen[pixel] = which;
         }
-        this.edge(pen, node, dense && which === DROPPED);
+        this.edge(pen, node, dense && which === PRUNED);
       }
       pen.strokeStyle = color;
       pen.lineWidth = dense ? weight * 0.7 : weight;
@@ -141,22 +141,22 @@ class TreeView {
     pen.stroke();
   }
 
-  // Shapes tell what colors tell: disc grows on, ring was pruned, square finished (hollow if wrong), bar hit a limit.
+  // Shapes show the same as colors: disc continues, ring was pruned, square finished (hollow if wrong), bar hit a limit.
   drawNodes() {
     const { pen, tree, colors } = this, { state } = this.now;
-    const radius = Math.max(1, Math.min(4, this.rowHeight * 0.36)), own = [null, colors.faint, colors.soft, colors.leaf, colors.leaf, colors.bad, colors.soft, colors.ink];
-    const batches = Array.from({ length: own.length * 9 }, () => []);
+    const radius = Math.max(1, Math.min(4, this.rowHeight * 0.36)), kindColors = [null, colors.faint, colors.soft, colors.leaf, colors.leaf, colors.bad, colors.soft, colors.ink];
+    const batches = Array.from({ length: kindColors.length * 9 }, () => []);
     for (let node = 0; node < tree.size; node += 1) {
       if (!state[node] || this.side(node)) continue;
       const kind = tree.end[node] || state[node], label = tree.cluster[node];
       const batch = batches[kind * 9 + (label < 0 || tree.end[node] ? 8 : label % 8)], last = batch[batch.length - 1];
-      // Siblings follow each other: where they fall on one pixel, the first stands for the next.
+      // If consecutive siblings fall on the same pixel, draw only the first.
       if (last && tree.column[last] === tree.column[node] && Math.abs(this.ys[last] - this.ys[node]) < 0.7) continue;
       batch.push(node);
     }
     pen.lineWidth = Math.min(1.5, radius * 0.6);
     batches.forEach((nodes, place) => {
-      const kind = Math.floor(place / 9), color = colors.clusters[place % 9] ?? own[kind], hollow = kind === DROPPED || kind === WRONG;
+      const kind = Math.floor(place / 9), color = colors.clusters[place % 9] ?? kindColors[kind], hollow = kind === PRUNED || kind === WRONG;
       pen.fillStyle = pen.strokeStyle = color;
       if (radius < 1.6) {
         for (const node of nodes) pen.fillRect(this.xs[node] - radius, this.ys[node] - radius, 2 * radius, 2 * radius);
@@ -170,7 +170,7 @@ class TreeView {
     });
   }
 
-  // In an overview a grant is a bar as long as its share; where its neighbors leave room, it is written.
+  // In the overview, shows granted children as a number if there is space, else as a bar in proportion to them.
   drawGrants() {
     const { pen, tree, colors } = this, { grants } = this.now, most = Math.max(1, ...grants.values());
     const high = Math.max(1, Math.min(4, this.rowHeight * 0.6)), long = Math.min(38, this.columnWidth - 12);
@@ -178,11 +178,11 @@ class TreeView {
     ends.forEach((node, place) => {
       const x = this.xs[node] + 7, y = this.ys[node], count = grants.get(node);
       const isFree = [ends[place - 1], ends[place + 1]].every((other) => other === undefined || Math.abs(this.ys[other] - y) >= 12);
-      pen.fillStyle = count ? colors.leaf : { [RIGHT]: colors.leaf, [WRONG]: colors.bad }[tree.end[node]] ?? colors.ink;
+      pen.fillStyle = count ? colors.leaf : { [CORRECT]: colors.leaf, [WRONG]: colors.bad }[tree.end[node]] ?? colors.ink;
       if (isFree) {
         pen.font = `600 11px system-ui, sans-serif`;
-        const told = count ? `+${count}` : `${{ [RIGHT]: "✓ ", [WRONG]: "✗ " }[tree.end[node]] ?? ""}${tree.answers.get(node).answer}`;
-        pen.fillText(shortened(told, Math.floor((this.width - x) / 7)), x + 2, y + 4);
+        const label = count ? `+${count}` : `${{ [CORRECT]: "✓ ", [WRONG]: "✗ " }[tree.end[node]] ?? ""}${tree.answers.get(node).answer}`;
+        pen.fillText(shortened(label, Math.floor((this.width - x) / 7)), x + 2, y + 4);
       } else if (count) pen.fillRect(x, y - high / 2, 3 + (count / most) * long, high);
     });
   }
@@ -197,18 +197,18 @@ class TreeView {
       const x = this.xs[node], y = this.ys[node];
       if (steps) {
         pen.font = `11px ${colors.mono}`;
-        pen.fillStyle = state[node] === DROPPED ? colors.soft : colors.ink;
-        pen.globalAlpha = state[node] === DROPPED ? 0.75 : 1;
-        pen.fillText(shortened(tree.story.texts[node - 1], Math.floor(wide / 6.65)), x - wide - 5, y - 4);
+        pen.fillStyle = state[node] === PRUNED ? colors.soft : colors.ink;
+        pen.globalAlpha = state[node] === PRUNED ? 0.75 : 1;
+        pen.fillText(shortened(tree.question.texts[node - 1], Math.floor(wide / 6.65)), x - wide - 5, y - 4);
         pen.globalAlpha = 1;
       }
-      const told = tree.column[node] === this.wave && tree.cluster[node] >= 0 ? letter(tree.cluster[node]) : "";
+      const cluster = tree.column[node] === this.wave && tree.cluster[node] >= 0 ? letter(tree.cluster[node]) : "";
       let after = x + 8;
-      if (told) {
+      if (cluster) {
         pen.font = `600 ${small}px system-ui, sans-serif`;
         pen.fillStyle = colors.clusters[tree.cluster[node] % 8];
-        pen.fillText(told, after, y + small * 0.35);
-        after += pen.measureText(told).width + 5;
+        pen.fillText(cluster, after, y + small * 0.35);
+        after += pen.measureText(cluster).width + 5;
       }
       if (grants.has(node)) {
         pen.font = `600 ${small}px system-ui, sans-serif`;
@@ -217,16 +217,16 @@ class TreeView {
         after += pen.measureText(`+${grants.get(node)}`).width + 8;
       }
       if (tree.end[node] && tree.end[node] !== STOPPED) {
-        const ballot = tree.answers.get(node), sign = { [RIGHT]: "✓", [WRONG]: "✗", [UNJUDGED]: "=" }[tree.end[node]];
+        const ballot = tree.answers.get(node), sign = { [CORRECT]: "✓", [WRONG]: "✗", [UNJUDGED]: "=" }[tree.end[node]];
         pen.font = `${small}px ${colors.mono}`;
         pen.fillStyle = { "✓": colors.leaf, "✗": colors.bad, "=": colors.ink }[sign];
         const room = Math.floor((this.width - after - 2) / character);
         pen.fillText(shortened(`${sign} ${ballot ? ballot.answer : "no answer"}`, Math.min(24, room)), after, y + small * 0.35);
       } else if (!steps && tree.column[node] === this.wave) {
-        // Nothing has grown to the right of this wave yet: there is room for what the step says.
+        // The columns to the right of the last wave are empty: there is space for the text of the step.
         pen.font = `${small}px ${colors.mono}`;
         pen.fillStyle = colors.soft;
-        pen.fillText(shortened(tree.story.texts[node - 1], Math.floor((this.width - after - 2) / character)), after, y + small * 0.35);
+        pen.fillText(shortened(tree.question.texts[node - 1], Math.floor((this.width - after - 2) / character)), after, y + small * 0.35);
       }
     }
   }

@@ -277,8 +277,8 @@ def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | Non
     granted = {leaf: int(count) for leaf, count in children.items() if count}
     if sum(granted.values()) > width:
         raise ConfigError(
-            f"strategy {strategy.name} gave {sum(granted.values())} children where the width has {width} left: "
-            f"allocate returns numbers that sum to at most the width it is given"
+            f"strategy {strategy.name} gave {sum(granted.values())} children, but the width has {width} left: allocate "
+            f"has to return numbers that sum to at most its argument width"
         )
     return granted
 

@@ -74,5 +74,5 @@ def read_format(kind: str, settings: TaskSettings) -> Format:
     overrides = {key: getattr(settings, key) for key in ("prompt", "system", "step_end")}
     form = Format(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
     if "{question}" not in form.prompt:
-        raise ConfigError("task.prompt must hold {question}, where the question goes")
+        raise ConfigError("task.prompt must contain {question}, which is replaced by the question")
     return form

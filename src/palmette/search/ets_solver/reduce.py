@@ -12,6 +12,7 @@ def reduce(forest: Forest, bonus: int, effort: Effort) -> tuple[Forest, int]:
     3. A subtree that loses nothing even without any bonus opens together with its parent.
     4. An only child takes over the price of a parent that covers nothing (`_merge_only_children`).
     5. A leaf loses clusters that another node covers at no higher price below an ancestor (`_drop_dominated`).
+
     Rules 2 and 3 may decide all subtrees of a pass at once because costs are supermodular and bonuses submodular.
     """
     parents, prices, covers = forest.parents, forest.prices[:], forest.covers[:]
@@ -116,7 +117,7 @@ def _merge_only_children(parents: list[int], prices: list[int], covers: list[int
 
 
 def _drop_dominated(parents: list[int], prices: list[int], covers: list[int]) -> bool:
-    """Clear the clusters of a leaf if another node covers the same ones, costs no more and hangs below an ancestor.
+    """Clear the clusters of a leaf if another node covers the same ones, costs no more and is below an ancestor.
 
     "Below an ancestor" means that the other node is a root or a child of one of the leaf's ancestors. Returns whether
     any leaf lost its clusters.

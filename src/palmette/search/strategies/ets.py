@@ -86,9 +86,10 @@ class Ets(Strategy):
 
         1. If the children that REBASE would give fit, return those.
         2. Else select the leaves with the most value such that their paths and one next step for each fit.
-        3. Share as many children among them by REBASE as fit, at most `width`. If not even one path with one step of
-           the expected length fits, the best leaf whose path leaves any room gets one child; without such a leaf the
-           result is empty, which ends the tree.
+        3. Share as many children among them by REBASE as fit, at most `width`.
+
+        If not even one path with one step of the expected length fits, the best leaf whose path leaves any room gets
+        one child; without such a leaf the result is empty, which ends the tree.
 
         A next step is expected to have `expected_tokens`. The value of a leaf is its number of REBASE children.
         Covering a cluster adds `lambda_diversity` x all children / number of clusters, rounded to an integer and at

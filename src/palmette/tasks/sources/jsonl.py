@@ -32,7 +32,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: no name of a file: {error}") from error
+        raise ConfigError(f"{path}: not a valid file name: {error}") from error
     with file:
         empty = True
         for number, line in enumerate(_lines(file, path), start=1):
@@ -64,7 +64,7 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
         row_id = row.get("id", row.get("unique_id"))
         name = str(row_id) if isinstance(row_id, str | int) and not isinstance(row_id, bool) else str(number)
         if name in seen:
-            raise ConfigError(f"{place}: the id {name!r} stands on an earlier line too")
+            raise ConfigError(f"{place}: the id {name!r} is used on an earlier line too")
         seen.add(name)
         yield read_question(name, row, form, place)
 
@@ -100,7 +100,7 @@ def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, .
         if field in row:
             text = row[field]
             if not isinstance(text, str) or not text.strip():
-                raise ConfigError(f"{place}: {field!r} is not a text with something in it")
+                raise ConfigError(f"{place}: {field!r} is not a text, or is empty")
             return form.messages(text)
     found = ", ".join(sorted(map(str, row))[:8]) or "nothing"
     raise ConfigError(f"{place}: needs 'problem', 'question' or 'messages'; found {found}")

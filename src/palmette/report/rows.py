@@ -1,4 +1,4 @@
-"""A sweep's cells as one row for each strategy at each width, seeds pooled."""
+"""Rows of a comparison: one for each strategy at each width, with the runs of all seeds pooled; CSV, Markdown."""
 
 import csv
 import io
@@ -24,25 +24,25 @@ SHOWN = {
     "peak_kv_tokens": "peak",
 }  # fmt: skip
 CAPTION = (
-    "accuracy: one leaf, each vote, best_of_n at the row's tokens (BoN, blank\n"
-    "beyond its range); tokens written, KV tokens held (mean, peak)"
+    "accuracy of one random leaf, of each vote, and of best_of_n with the row's\n"
+    "tokens (BoN, blank beyond its range); generated tokens; KV tokens (mean, peak)"
 )
 _PARTS = ("search", "task", "policy", "reward", "embedder")
 _CELL = ("strategy", "width")
 _SHARED = ("depth", "step_tokens", "total_tokens", "aggregate", "vote")
 Curves = Mapping[str, Sequence[Point]]
-"""Best-of-N at every smaller N, by what its runs share with others (`setting`)."""
+"""Best-of-N curves by the `comparison_key` of their runs."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One strategy at one width: every column's value."""
+    """One strategy at one width: the value of every column, and the vote of its runs."""
 
     values: dict[str, float | str | None]
     vote: str
 
     def shown(self, column: str) -> str:
-        """Return a value as tables show it."""
+        """Return the value of a column as text for tables."""
         value = self.values[column]
         if value is None:
             return ""
@@ -54,14 +54,15 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Return strategy and width in one."""
+        """The strategy and the width, as `beam 16`."""
         return f"{self.values['strategy']} {self.values['width']}"
 
 
-def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
-    """Pool the runs that differ by their seeds alone, in the order they come in; a seed counts once.
+def pooled_rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
+    """Pool the runs that differ in their seeds alone; return one row for each group, in the order of their first runs.
 
-    Rows of one strategy and width are told apart by the settings in which they differ.
+    If a seed occurs twice in a group, the run with more questions counts. Rows of the same strategy and width have the
+    settings in which they differ in their names.
     """
     groups: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
@@ -73,32 +74,35 @@ def rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
     pooled = [list(seeds.values()) for seeds in groups.values()]
     names = _names([group[0].config for group in pooled])
     return [
-        _row(group, name, curves.get(setting(group[0].config), ())) for group, name in zip(pooled, names, strict=True)
+        _row(group, name, curves.get(comparison_key(group[0].config), ()))
+        for group, name in zip(pooled, names, strict=True)
     ]
 
 
 def _names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return each group's strategy, with the settings in which those of its strategy and width differ."""
+    """Return the name of each group: its strategy, and settings that tell groups of one strategy and width apart."""
     names = []
     flat = [
         {f"{part}.{key}": value for part in _PARTS for key, value in config.get(part, {}).items()} for config in configs
     ]
-    for own in flat:
-        rivals = [other for other in flat if all(other[f"search.{key}"] == own[f"search.{key}"] for key in _CELL)]
-        apart = [key for key in own if any(other.get(key) != own[key] for other in rivals)]
-        told = [f"{key.removeprefix('search.')}={'none' if own[key] is None else own[key]}" for key in apart]
-        names.append(" ".join([str(own["search.strategy"]), *told]))
+    for config in flat:
+        similar = [other for other in flat if all(other[f"search.{key}"] == config[f"search.{key}"] for key in _CELL)]
+        differing = [key for key in config if any(other.get(key) != config[key] for other in similar)]
+        settings = [
+            f"{key.removeprefix('search.')}={'none' if config[key] is None else config[key]}" for key in differing
+        ]
+        names.append(" ".join([str(config["search.strategy"]), *settings]))
     return names
 
 
-def setting(config: Mapping[str, Any]) -> str:
-    """Return what runs must share for best_of_n to be a fair measure: task, models, limits, aggregate and vote."""
+def comparison_key(config: Mapping[str, Any]) -> str:
+    """Return what runs must have in common to be compared with best_of_n: task, models, limits, aggregate and vote."""
     search = {key: value for key, value in config["search"].items() if key in _SHARED}
     return json.dumps([search, *(config.get(part) for part in ("task", "policy", "reward"))], sort_keys=True)
 
 
 def as_csv(table: Iterable[Row]) -> str:
-    """Return every column."""
+    """Return all columns of the rows as CSV, with a header line."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -107,7 +111,7 @@ def as_csv(table: Iterable[Row]) -> str:
 
 
 def as_markdown(table: Iterable[Row]) -> str:
-    """Return the columns that people compare."""
+    """Return the columns `SHOWN` of the rows as a Markdown table."""
     lines = [f"| {' | '.join(SHOWN.values())} |", "|---" + "|---:" * (len(SHOWN) - 1) + "|"]
     lines += [f"| {' | '.join(row.shown(column) for column in SHOWN)} |" for row in table]
     return "\n".join(lines) + "\n"

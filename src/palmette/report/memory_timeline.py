@@ -1,4 +1,4 @@
-"""From a run's events to what its processes held, as the page draws it."""
+"""Turns the memory events of a run into the data of the page's memory plots."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from palmette.events import Event, MemoryTimeline, OomRetry, Reclaimed
 
 MOST_MARKS = 500
+"""Out-of-memory retries, and reclaims, that one plot shows at most."""
 
 
-def held_story(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return one entry for each device of each process, in order, as JSON values; none for runs that metered nothing.
+def memory_timelines(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return one entry for each device of each process, in order, as JSON values; none if the run was not metered.
 
-    Rungs and reclaims whose process left no timeline are left out.
+    Out-of-memory retries and reclaims of a process without a timeline are left out.
     """
     last: dict[tuple[float, str], MemoryTimeline] = {}
     retries: dict[float, list[OomRetry]] = {}
@@ -23,21 +24,24 @@ def held_story(events: Iterable[Event]) -> list[dict[str, Any]]:
             retries.setdefault(event.began, []).append(event)
         elif isinstance(event, Reclaimed):
             reclaimed.setdefault(event.began, []).append(event)
-    return [_entry(one, retries.get(one.began, []), reclaimed.get(one.began, [])) for one in last.values()]
+    return [
+        _entry(timeline, retries.get(timeline.began, []), reclaimed.get(timeline.began, []))
+        for timeline in last.values()
+    ]
 
 
-def _entry(one: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Reclaimed]) -> dict[str, Any]:
-    # A damaged or foreign file may not agree with itself: what has no partner is not drawn.
-    count = min(len(one.moments), len(one.held_bytes), len(one.places))
-    known = range(len(one.phases))
+def _entry(timeline: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Reclaimed]) -> dict[str, Any]:
+    # In a damaged or foreign file the lists may differ in length: samples that are not complete are not drawn.
+    count = min(len(timeline.moments), len(timeline.held_bytes), len(timeline.places))
+    known = range(len(timeline.phases))
     return {
-        "device": one.device,
-        "total": one.total_bytes,
-        "limit": one.limit_bytes,
-        "used": one.used_bytes,
-        "moments": list(one.moments[:count]),
-        "held": list(one.held_bytes[:count]),
-        "places": [place if place in known else None for place in one.places[:count]],
+        "device": timeline.device,
+        "total": timeline.total_bytes,
+        "limit": timeline.limit_bytes,
+        "used": timeline.used_bytes,
+        "moments": list(timeline.moments[:count]),
+        "held": list(timeline.held_bytes[:count]),
+        "places": [place if place in known else None for place in timeline.places[:count]],
         "phases": [
             {
                 "name": phase.name,
@@ -46,7 +50,7 @@ def _entry(one: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Reclaim
                 "peak": phase.peak_bytes,
                 "planned": phase.planned_bytes,
             }
-            for phase in one.phases
+            for phase in timeline.phases
         ],
         "retries": [
             {
@@ -64,7 +68,7 @@ def _entry(one: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Reclaim
         ],
         "retries_left_out": max(0, len(retries) - MOST_MARKS),
         "reclaimed": [
-            {"moment": one.moment, "held": one.held_bytes, "after": one.after, "freed": sum(one.freed_bytes)}
-            for one in reclaimed[:MOST_MARKS]
+            {"moment": event.moment, "held": event.held_bytes, "after": event.after, "freed": sum(event.freed_bytes)}
+            for event in reclaimed[:MOST_MARKS]
         ],
     }
