@@ -12,6 +12,9 @@ from palmette.memory.host import free_bytes
 # Before torch is loaded, here and in every process that a test starts. Tests use the cores by running beside each
 # other: a second thread of one, or one that spins while it waits, takes a core from its neighbor.
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+# What makes commands write for a terminal where there is none, or for a narrow one.
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 # The same examples on every machine, however long it takes over them.
 settings.register_profile("anywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
