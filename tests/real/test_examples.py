@@ -99,6 +99,7 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 def test_the_notebook_runs_and_shows_what_it_was_committed_with(tmp_path: Path) -> None:
     committed = nbformat.read(EXAMPLES / "search.ipynb", as_version=4)
     assert (EXAMPLES / "search.ipynb").stat().st_size < 50_000
+    assert '"stderr"' not in (EXAMPLES / "search.ipynb").read_text(encoding="utf-8")  # Warnings name places.
     fresh = nbformat.from_dict(committed)
     for cell in fresh.cells:
         if cell.cell_type == "code":
