@@ -76,3 +76,11 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
 def test_every_page_stands_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w-]+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
     assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_same_versions_of_python_are_declared_tested_and_written_down() -> None:
+    declared = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
+    said = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("## Versions of Python")[2]
+    assert re.findall(r"3\.\d+", said) == declared
