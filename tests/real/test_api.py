@@ -18,7 +18,6 @@ from palmette.run.search import Progress
 from palmette.search.replay import replay
 from tests import command
 
-pytestmark = pytest.mark.xdist_group("api")  # They share a searcher.
 TASK = palmette.load_task("ladder", questions=4, grade=2)
 
 
