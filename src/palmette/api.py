@@ -25,7 +25,6 @@ from palmette.tasks.ask import QuestionLike, as_task
 from palmette.tasks.load import load_task as load_task_of
 from palmette.tasks.task import Task
 from palmette.units import parse_bytes
-from palmette.zoo.catalog import ENTRIES
 
 __all__ = ["MemoryPlan", "Outcome", "Progress", "SearchResult", "Searcher", "grade", "load_task", "plan"]
 
@@ -133,7 +132,7 @@ class Searcher:
         A question is its text, chat messages, a Question, or a row with `question` (or `problem`, `messages`) and
         `answer`. With `out` the run is recorded in that new folder, for `palmette report` and `palmette evaluate`.
         """
-        task, is_one = as_task(questions, _format_of(self.config), self.config.task)
+        task, is_one = as_task(questions, self.config.task)
         found = {result.question.id: result for result in self._stream(task, out, progress)}
         results = [found[question.id] for question in task.questions]
         return results[0] if is_one else results
@@ -146,7 +145,7 @@ class Searcher:
         progress: Listener | None = None,
     ) -> Iterator[SearchResult]:
         """Search as `search` does, but give each result as soon as it is ready."""
-        task, _ = as_task(questions, _format_of(self.config), self.config.task)
+        task, _ = as_task(questions, self.config.task)
         return self._stream(task, out, progress)
 
     def _stream(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
@@ -180,7 +179,7 @@ class Searcher:
         Without `questions` they are those of the run's task; questions of your own are given once more.
         """
         place = Path(folder)
-        given = None if questions is None else as_task(questions, _format_of(self.config), self.config.task)[0]
+        given = None if questions is None else as_task(questions, self.config.task)[0]
         with EventLog(place):  # Before anything is loaded: a second process should hear at once.
             task = given or load_task_of(self.config.task)
             done = finished_questions(place, task)
@@ -223,8 +222,8 @@ def load_task(name: str, **settings: Any) -> Task:
     Keywords are the keys of `task.`: `load_task("ladder", questions=20, grade=2)`.
     """
     given = {"task.name": name, **{f"task.{key}": value for key, value in settings.items()}}
-    config = load_config(None, given, given_by="arguments")
-    return load_task_of(config.task)
+    task = load_config(None, given, given_by="arguments").task
+    return load_task_of(task.model_copy(update={"format": settings.get("format", "auto")}))
 
 
 def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
@@ -257,12 +256,6 @@ def plan(
     given = {**(settings or {}), **({} if devices is None else {"memory.devices": devices})}
     searcher = Searcher(policy, reward, strategy, config=config, settings=given, **search)
     return plan_config(searcher.config, train=train, server=server)
-
-
-def _format_of(config: Config) -> str:
-    """Return how free questions are put to the policy: as it was trained to read them, else as mathematics."""
-    entry = ENTRIES.get(config.policy.model)
-    return "math" if entry is None else entry.format
 
 
 def _named(kind: str, part: Part) -> str | None:

@@ -1,6 +1,6 @@
 """From a file and overrides to a checked config: every fault is found in one pass and told in one line each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.settings import READ_BY_LIKELIHOOD, Config, reads_model, split_search
+from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, reads_model, split_search
 from palmette.strategy import settings_of
 from palmette.units import nearest, one_line
 from palmette.yaml_file import read_yaml
@@ -43,22 +43,33 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
 
 
 def load_config(
-    path: Path | None = None, overrides: Mapping[str, Any] | None = None, *, given_by: str = "command line"
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    given_by: str = "command line",
+    strategies: Sequence[str] = (),
 ) -> Config:
     """Read a YAML file (or none), lay dotted overrides over it and check everything at once.
 
-    Raises ConfigError that names the file, or who the override was `given_by`, the key and, for an unknown key, the
-    nearest known one.
+    Keys that one of the other `strategies` declares are kept for it. Raises ConfigError that names the file, or who the
+    override was `given_by`, the key and, for an unknown key, the nearest known one.
     """
     values = read_yaml(path) if path else {}
     sources: dict[str, str] = {}
     for key, value in (overrides or {}).items():
         _insert(values, key, value)
         sources[key] = given_by
-    return check_config(values, sources, str(path) if path else "config")
+    return check_config(values, sources, str(path) if path else "config", strategies=strategies)
 
 
-def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: str, *, imports: bool = True) -> Config:
+def check_config(
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    origin: str,
+    *,
+    imports: bool = True,
+    strategies: Sequence[str] = (),
+) -> Config:
     """Turn plain values into a Config with nothing left to choose. `sources` tells keys that are not from `origin`.
 
     Without `imports` no code of the user's own is imported, for files that come from elsewhere: what a strategy of
@@ -77,7 +88,7 @@ def check_config(values: Mapping[str, Any], sources: Mapping[str, str], origin: 
     options, _ = split_search(told)
     if isinstance(strategy, str) and strategy and (imports or strategy in registry.built_ins("strategy")):
         try:
-            options, wrong = _checked_options(strategy, options)
+            options, wrong = _checked_options(strategy, options, strategies, keeps_unknown=not imports)
             faults += wrong
         except ConfigError as error:
             cause = error
@@ -101,6 +112,8 @@ def recorded_config(values: Mapping[str, Any], origin: str, *, imports: bool = T
             value = tables[table].pop(key)
             if new is not None:
                 tables[table][new] = "none" if value == "as_is" else value
+    if isinstance(tables.get("task"), dict):
+        tables["task"].setdefault("format", "math")  # As all files were put before there was a choice.
     return check_config(tables, {}, origin, imports=imports)
 
 
@@ -117,21 +130,27 @@ def _named_parts(config: Config) -> Config:
     if score == "auto":
         score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
     reward = reward.model_copy(update={"model": model, "score": score})
-    return config.model_copy(update={"policy": policy, "reward": reward})
+    task = config.task
+    if task.format == "auto":
+        task = task.model_copy(update={"format": FORMATS.get(policy.model, "math")})
+    return config.model_copy(update={"policy": policy, "reward": reward, "task": task})
 
 
-def _checked_options(strategy: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+def _checked_options(
+    strategy: str, options: dict[str, Any], strategies: Sequence[str], *, keeps_unknown: bool
+) -> tuple[dict[str, Any], list[Any]]:
     """Return a strategy's own settings with their defaults, and what is wrong with them.
 
-    A key that another built-in strategy declares is checked by that one and kept: one file serves several strategies.
+    A key that another built-in strategy, or one of `strategies`, declares is checked by that one and kept: one file
+    serves several strategies.
     Raises ConfigError for a name that stands for no strategy.
     """
     declared = settings_of(registry.find("strategy", strategy))
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}
-    built_in = [settings_of(registry.find("strategy", name)) for name in registry.built_ins("strategy")]
-    for model in dict.fromkeys((declared, *built_in)):
+    known = dict.fromkeys((*registry.built_ins("strategy"), *strategies))
+    for model in dict.fromkeys((declared, *(settings_of(registry.find("strategy", name)) for name in known))):
         if model is declared:
             own = {key: value for key, value in options.items() if key in model.model_fields}
         else:
@@ -141,7 +160,12 @@ def _checked_options(strategy: str, options: dict[str, Any]) -> tuple[dict[str, 
             checked |= values if model is declared else {key: values[key] for key in own}
         except ValidationError as error:
             faults += [{**item, "loc": ("search", *item["loc"])} for item in error.errors()]
-    faults += [{"loc": ("search", key), "type": "extra_forbidden", "input": value} for key, value in others.items()]
+    if keeps_unknown:
+        return {**checked, **others}, faults
+    faults += [
+        {"loc": ("search", key), "type": "extra_forbidden", "input": value, "known": list(declared.model_fields)}
+        for key, value in others.items()
+    ]
     return checked, faults
 
 
@@ -179,8 +203,12 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     if not dotted:
         return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
-        guess = nearest(dotted, known_keys())
-        table, _, key = dotted.partition(".")
+        keys = [*(f"search.{key}" for key in item.get("known", ())), *known_keys()]
+        table, _, key = dotted.rpartition(".")
+        # The same word in another table first, then a likely misspelling, of the whole key or of its last word.
+        guess = next((known for known in keys if known.rpartition(".")[2] == key), None) or nearest(dotted, keys)
+        if guess is None and (word := nearest(key, [known.rpartition(".")[2] for known in keys])):
+            guess = next(known for known in keys if known.rpartition(".")[2] == word)
         if RENAMED.get((table, key)):
             return f"{origin}: {dotted!r} is called '{table}.{RENAMED[table, key]}' now"
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."

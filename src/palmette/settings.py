@@ -26,6 +26,9 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Quantize = Literal["none", "bfloat16", "int8"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 PARTNERS = {"seedling": "seedling-ripe"}
+FORMATS = {"seedling": "ladder"}
+"""How questions of one's own are put to policies that were trained on one form of them; to others as mathematics."""
+
 READ_BY_LIKELIHOOD = ("seedling-ripe",)
 """Models of the zoo that score by what they expect."""
 
@@ -122,6 +125,7 @@ class TaskSettings(Settings):
     seed: int = Field(0, ge=0, le=_LARGEST_SEED)
     grade: int = Field(3, ge=1, le=9)
     split: Literal["train", "test"] = "test"
+    format: Literal["auto", "math", "gym", "ladder"] = "auto"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
     step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)

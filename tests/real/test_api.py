@@ -156,6 +156,10 @@ def test_a_run_of_ones_own_questions_is_resumed_with_them(tmp_path: Path) -> Non
         rest = list(palmette.Searcher.of_run(tmp_path / "run").resume(tmp_path / "run", asked))
     assert {first.question.id, *(result.question.id for result in rest)} == set(replay(read_events(tmp_path / "run")))
     assert len(rest) == 2
+    done = subprocess.run(
+        [sys.executable, "-m", "palmette", "evaluate", str(tmp_path / "run"), "--json"], capture_output=True, check=True
+    )
+    assert json.loads(done.stdout)["prod"]["best"]["outcomes"] == {"correct": 1}  # One of the three has a reference.
     with pytest.raises(palmette.ConfigError, match="were given from Python"):
         list(palmette.Searcher.of_run(tmp_path / "run").resume(tmp_path / "run"))
 
@@ -210,6 +214,7 @@ def test_answers_are_graded() -> None:
         ({"widht": 4}, "Did you mean 'search.width'?"),
         ({"policy": "smollm2-135m", "strategy": "ets"}, "there is no reward model"),
         ({"settings": {"policy.temprature": 1}}, "Did you mean 'policy.temperature'?"),
+        ({"temperature": 0.5}, "Did you mean 'policy.temperature'?"),
         ({"strategy": 7}, "a strategy is a subclass of palmette.Strategy"),
     ],
 )
@@ -218,10 +223,19 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(arguments: dict[s
         palmette.Searcher(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("questions", [[], [7], [""], "   ", {"text": "1+1"}, [{"role": "user"}], ["\ud800"]])
+@pytest.mark.parametrize("questions", [None, 7, [], [7], [""], "   ", {"text": "1+1"}, [{"role": "user"}], ["\ud800"]])
 def test_what_is_no_question_is_refused(searcher: palmette.Searcher, questions: object) -> None:
     with pytest.raises(palmette.ConfigError):
         searcher.search(questions)  # type: ignore[call-overload]
+
+
+def test_a_scorer_that_fails_is_told_with_the_step() -> None:
+    def broken(step: str) -> float:
+        raise KeyError("gone")
+
+    searcher = palmette.Searcher("seedling", broken, "beam", width=2)
+    with pytest.raises(palmette.RunError, match="the scorer broken failed on the step .*KeyError: 'gone'"):
+        searcher.search("3+4")
 
 
 def test_importing_palmette_lists_its_names_and_no_torch() -> None:

@@ -308,3 +308,19 @@ def test_a_config_from_elsewhere_is_checked_without_importing_what_it_names(own:
     with pytest.raises(ConfigError, match=r"search\.patience cannot be 'any'"):
         check_config(values, {}, "events.jsonl")
     assert imported.exists()
+
+
+def test_a_key_is_guessed_in_another_table_and_by_its_last_word() -> None:
+    for key, meant in {
+        "width": "search.width",
+        "widht": "search.width",
+        "search.temperature": "policy.temperature",
+    }.items():
+        with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+            load_config(None, {key: 4})
+
+
+def test_files_are_put_to_a_policy_as_it_was_trained_to_read_them() -> None:
+    assert load_config(None, {"task.name": "mine.jsonl"}).task.format == "ladder"
+    assert load_config(None, {"task.name": "mine.jsonl", "policy.model": "smollm2-135m"}).task.format == "math"
+    assert load_config(None, {"task.format": "gym"}).task.format == "gym"

@@ -274,7 +274,7 @@ def test_a_score_that_is_none_stops_the_search(bad: float) -> None:
         def score(self, candidates: Sequence[Candidate]) -> list[float]:
             return [bad] * len(candidates)
 
-    with pytest.raises(BackendError, match=r"scored a step .* 0 to 1.*'step\\n'"):
+    with pytest.raises(BackendError, match=r"a step was scored .* 0 to 1.*'step\\n'"):
         grow(ScriptedBackend(countdown), scorer=Broken(), strategy=REBASE)
 
 

@@ -76,6 +76,8 @@ def _fail(message: str, code: int) -> None:
 def _usage(error: Any) -> str:
     """Return what is wrong with the flags, with the flag that was most likely meant."""
     message = str(error.format_message()).rstrip(".")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return "name a command"
     if error.ctx is None or message.endswith("?"):
         return message
     if type(error).__name__ == "NoSuchOption":

@@ -30,12 +30,17 @@ def evaluate(
     from palmette.search.rejudge import evaluate as evaluate_run
     from palmette.search.replay import replay
     from palmette.tasks.load import load_task
+    from palmette.tasks.task import OWN_QUESTIONS, Task
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: name one of its runs, for example {folder}/RUN")
     config = run_config(folder)
-    task = load_task(config.task)
-    found = evaluate_run(replay(read_events(folder)).values(), Rejudge(judge_of(config, task), task.questions))
+    replays = replay(read_events(folder)).values()
+    if config.task.name == OWN_QUESTIONS:
+        task = Task(OWN_QUESTIONS, tuple(one.question() for one in replays), "")
+    else:
+        task = load_task(config.task)
+    found = evaluate_run(replays, Rejudge(judge_of(config, task), task.questions))
     if as_json:
         values = {how: {vote: accuracy_values(votes[vote]) for vote in VOTES} for how, votes in found.items()}
         print(json.dumps(values, indent=2))

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from palmette.units import format_count, format_seconds
@@ -31,12 +31,11 @@ class ProgressLine:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task(label, total=None, rate="loading")
+        self._task = self._bar.add_task(label, total=None, rate="loading", left="")
         self._begun: float | None = None
         self._first = 0
         self._said = self._drawn = 0.0
@@ -44,6 +43,8 @@ class ProgressLine:
     def __enter__(self) -> "ProgressLine":
         if self._console.is_terminal:
             self._bar.start()
+        elif self._unit == "question":
+            print(f"{self._label}: loading", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,12 +62,18 @@ class ProgressLine:
             self._begun, self._first, self._said = now, done, now
         if now - self._drawn >= _SHOWN_SECONDS or done == total:
             self._drawn = now
-            self._bar.update(self._task, total=total, completed=done, rate=self._rate(now, done, tokens))
+            self._bar.update(
+                self._task,
+                total=total,
+                completed=done,
+                rate=self._rate(now, done, tokens),
+                left=self._left(now, done, total),
+            )
         if not self._console.is_terminal and now - self._said >= _PLAIN_SECONDS:
             self._said = now
-            rate = (done - self._first) / (now - self._begun)
-            left = f", {format_seconds((total - done) / rate)} left" if rate else ""
-            told = f"{self._label}: {done}/{total} {self._unit}s, {self._rate(now, done, tokens)}{left}"
+            left = self._left(now, done, total)
+            rate = self._rate(now, done, tokens)
+            told = ", ".join(filter(None, (f"{self._label}: {done}/{total} {self._unit}s", rate, left)))
             print(told, file=sys.stderr, flush=True)
 
     def _rate(self, now: float, done: int, tokens: int) -> str:
@@ -75,3 +82,10 @@ class ProgressLine:
         if tokens:
             return f"{format_count(tokens)} tokens, {tokens / seconds:,.0f}/s"
         return f"{(done - self._first) / seconds:.2f}/s" if done > self._first else ""
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        """Return the time left at the pace so far; nothing before something is finished."""
+        assert self._begun is not None
+        if done <= self._first:
+            return ""
+        return f"{format_seconds((total - done) * (now - self._begun) / (done - self._first))} left"

@@ -65,9 +65,11 @@ def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
     from palmette.api import Searcher
     from palmette.config import load_config
     from palmette.run.folder import new_folder
+    from palmette.run.parts import check_names
     from palmette.tasks.load import load_task
 
     config = load_config(config_file, overrides)
+    check_names(config, clusters="clusters" in config.search.build_strategy().uses)
     task = load_task(config.task)
     folder = new_folder(config)
     print(_cost(config, len(task.questions), folder), file=sys.stderr)

@@ -62,7 +62,7 @@ def sweep(
     names = [name.strip() for name in strategies.split(",")]
     overrides.setdefault("search.strategy", "ets" if "ets" in names else names[0])
     start(
-        load_config(config_file, overrides), names, flags.numbers_of("--widths", widths),
+        load_config(config_file, overrides, strategies=names), names, flags.numbers_of("--widths", widths),
         flags.numbers_of("--seeds", seeds),
     )  # fmt: skip
 

@@ -71,7 +71,7 @@ def settings_that_fit(job: Job, devices: Sequence[Device]) -> Iterator[str]:
     if job.update is not None:
         yield from _smaller_update(job, devices)
     yield from _half_precision(job, devices)
-    yield from _quantized_weights(job, devices)
+    # Quantized weights are not advised: a model is loaded whole first, and that moment is not planned.
     yield from _another_placement(job, devices)
     larger = least_devices(devices, lambda others: _fits(job, others))
     if larger is not None:
@@ -165,24 +165,6 @@ def _half_precision(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             replace(job, policy=halved(job.policy), reward=halved(job.reward)), devices
         ):
             yield "policy.dtype and reward.dtype bfloat16"
-
-
-def _quantized_weights(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    """Try bfloat16, then int8; where a plan does not support quantized weights they change nothing."""
-    for kind in ("bfloat16", "int8"):
-        policy = replace(job.policy, quantize=kind)
-        if job.policy.quantize == "none" and _fits(replace(job, policy=policy), devices):
-            yield f"policy.quantize {kind}"
-            return
-        if job.reward is None or job.reward.quantize != "none":
-            continue
-        reward = replace(job.reward, quantize=kind)
-        if _fits(replace(job, reward=reward), devices):
-            yield f"reward.quantize {kind}"
-            return
-        if job.policy.quantize == "none" and _fits(replace(job, policy=policy, reward=reward), devices):
-            yield f"policy.quantize and reward.quantize {kind}"
-            return
 
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Run folders: made new, read back, and what of their questions is finished."""
 
 import os
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
@@ -41,14 +42,14 @@ def run_config(folder: Path, *, imports: bool = True) -> Config:
     return recorded_config(first.config, str(folder / FILE_NAME), imports=imports)
 
 
-def anchored(config: Config) -> Config:
+def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
     """Return the config with its relative paths made absolute, so that it holds in any working directory."""
     values = config.model_dump(mode="json")
     for table, key in (("task", "name"), ("embedder", "model"), *product(("policy", "reward"), ("model", "adapter"))):
         name = values[table][key]
         if name and name not in ENTRIES and os.path.exists(os.path.expanduser(name)):
             values[table][key] = os.path.abspath(os.path.expanduser(name))
-    return check_config(values, {}, "config")
+    return check_config(values, {}, "config", strategies=strategies)
 
 
 def finished_questions(folder: Path, task: Task) -> set[str]:

@@ -43,6 +43,11 @@ class Sweep:
     base: Config
     cells: tuple[Cell, ...]
 
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies of all cells: the base may hold settings of each."""
+        return list(dict.fromkeys(cell.strategy for cell in self.cells))
+
     def folders(self) -> list[Path]:
         """Return the folders of the cells that were begun."""
         return [path for cell in self.cells if (path := self.folder / cell.name).is_dir()]
@@ -54,11 +59,11 @@ class Sweep:
         values["out"] = str(self.folder / cell.name)
         values["search"] |= {"strategy": cell.strategy, "width": cell.width}
         budget = values["search"].pop("kv_budget")
-        config = check_config(values, {}, cell.name)
+        config = check_config(values, {}, cell.name, strategies=self.strategies)
         if budget is None or "room" not in config.search.build_strategy().uses:
             return config  # Strategies that cannot keep a budget show what it costs not to.
         values["search"]["kv_budget"] = budget
-        return check_config(values, {}, cell.name)
+        return check_config(values, {}, cell.name, strategies=self.strategies)
 
 
 def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> Sweep:
@@ -68,7 +73,7 @@ def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], se
         raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")
     for cell in cells:
         Sweep(Path(), base, cells).config(cell)
-    sweep = Sweep(new_folder(base, "sweep"), anchored(base), cells)
+    sweep = Sweep(new_folder(base, "sweep"), anchored(base, strategies), cells)
     plan = {"base": sweep.base.model_dump(mode="json"), "cells": [vars(cell) for cell in cells]}
     try:
         with (sweep.folder / PLAN).open("x", encoding="utf-8") as file:

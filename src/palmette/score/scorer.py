@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from palmette import registry
 from palmette.backends.backend import Message
-from palmette.errors import ConfigError
+from palmette.errors import ConfigError, RunError
 from palmette.memory.guard import GivesUpCache, RunPieces
+from palmette.units import describe_error, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -68,8 +69,12 @@ class FunctionScorer:
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return what the function returns for each candidate, in order."""
         self.calls += len(candidates)
-        return [
-            float(
+        return [self._score(candidate) for candidate in candidates]
+
+    def _score(self, candidate: Candidate) -> float:
+        """Call the function. Raises RunError, with the step, where it raises or returns no number."""
+        try:
+            return float(
                 registry.call_by_name(
                     self._function,
                     messages=candidate.messages,
@@ -80,8 +85,10 @@ class FunctionScorer:
                     finished=candidate.finished,
                 )
             )
-            for candidate in candidates
-        ]
+        except Exception as error:
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            step = one_line(candidate.steps[-1], 80)
+            raise RunError(f"the scorer {name} failed on the step {step!r}: {describe_error(error)}") from error
 
 
 class FunctionEmbedder:

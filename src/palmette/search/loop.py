@@ -191,11 +191,14 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
             steps = tuple(step.text for step in growth.tree.steps(node.id))
             candidates.append(Candidate(growth.question.messages, steps, node.finished))
             nodes.append(node)
-    for node, score in zip(nodes, scorer.score(candidates), strict=True):
+    scores = scorer.score(candidates)
+    if len(scores) != len(nodes):
+        raise BackendError(f"the scorer returned {len(scores)} scores for {len(nodes)} steps: it has to give one each")
+    for node, score in zip(nodes, scores, strict=True):
         if not 0 <= score <= 1:  # Also true for NaN.
             raise BackendError(
-                f"the reward model scored a step {score}, and scores lie in 0 to 1: its weights are damaged, or it "
-                f"is no reward model. The step: {node.text[:60]!r}"
+                f"a step was scored {score}, and scores lie in 0 to 1: the scorer is wrong, or the weights of its "
+                f"reward model are damaged. The step: {node.text[:60]!r}"
             )
         node.score = score
 

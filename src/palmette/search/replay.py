@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from palmette.errors import RunError
 from palmette.events import Event, QuestionFinished, QuestionStarted, WaveDone
+from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
 
 
@@ -16,6 +17,11 @@ class Replay:
     tree: Tree
     waves: list[WaveDone] = field(default_factory=list)
     finished: QuestionFinished | None = None
+
+    def question(self) -> Question:
+        """Return the question as far as events record it: its last message and its reference."""
+        asked = ({"role": "user", "content": self.started.prompt},)
+        return Question(self.started.question, asked, self.started.reference)
 
 
 def replay(events: Iterable[Event]) -> dict[str, Replay]:

@@ -9,25 +9,25 @@ from typing import Any, cast
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
 from palmette.tasks.sources.jsonl import check_text, read_question
-from palmette.tasks.task import OWN_QUESTIONS, Format, Message, Question, Task, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Format, Message, Question, Task, own_format, read_format
 
 QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
 """What is accepted as one question: its text, a Question, a row as in a JSONL file, or chat messages."""
 
 
-def as_task(
-    questions: QuestionLike | Task | Sequence[QuestionLike], format_name: str, settings: TaskSettings
-) -> tuple[Task, bool]:
+def as_task(questions: QuestionLike | Task | Sequence[QuestionLike], settings: TaskSettings) -> tuple[Task, bool]:
     """Return the questions as a task, and whether `questions` was a single question.
 
-    `format_name` selects the prompt format (`read_format`). A Task is returned unchanged. Questions without an id get a
+    `task.format` selects the prompt format. A Task is returned unchanged. Questions without an id get a
     hash of their content as id; repeated ids get a number appended. Raises ConfigError for anything else and for no
     questions at all.
     """
     if isinstance(questions, Task):
         return questions, False
-    form = read_format(format_name, settings)
+    form = read_format(own_format(settings), settings)
     is_one = isinstance(questions, str | Question | Mapping) or _are_messages(questions)
+    if not is_one and not isinstance(questions, Iterable):
+        raise ConfigError(f"a {type(questions).__name__} is no question: give a text, messages, a Question, or a list")
     asked: Iterable[Any] = [questions] if is_one else cast("Sequence[QuestionLike]", questions)
     made: list[Question] = []
     seen: dict[str, int] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from palmette import registry
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import OWN_QUESTIONS, Question, Task, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Question, Task, own_format, read_format
 from palmette.units import nearest
 
 
@@ -56,7 +56,7 @@ def _as_task(found: object, settings: TaskSettings) -> Task:
         raise ConfigError(
             f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Question objects"
         )
-    return Task(settings.name, questions, read_format("math", settings).step_end)
+    return Task(settings.name, questions, read_format(own_format(settings), settings).step_end)
 
 
 def _is_path(name: str) -> bool:

@@ -68,6 +68,11 @@ class Format:
         return ({"role": "system", "content": self.system}, asked) if self.system else (asked,)
 
 
+def own_format(settings: TaskSettings) -> str:
+    """Return the format of questions that bring none of their own: files, texts, a user's tasks."""
+    return "math" if settings.format == "auto" else settings.format
+
+
 def read_format(kind: str, settings: TaskSettings) -> Format:
     """Return the format `kind` (`ladder`, `math` or `gym`), overridden by `task.prompt`, `system` and `step_end`.
 

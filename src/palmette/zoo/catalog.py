@@ -42,8 +42,6 @@ class Entry:
     install: str | None = None
     parameters: int | None = None
     sha256: str | None = None
-    format: str = "math"
-    """How questions of a user's own are put to it: a key of `tasks/formats.yaml`."""
 
     def weights_path(self) -> Path | None:
         """Return the path of the weight file, None where it is not installed."""
@@ -68,7 +66,7 @@ class Entry:
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors", format="ladder"),
+        Entry("seedling", "policy", "Apache-2.0", "palmette", "seedling/model.safetensors"),
         Entry("seedling-ripe", "reward", "Apache-2.0", "palmette", "seedling-ripe/model.safetensors"),
         Entry("seedling-prm", "reward", "Apache-2.0", "palmette", "seedling-prm/model.safetensors"),
         Entry(

@@ -7,7 +7,7 @@ from typing import Any
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import Format, Message, Question, Task, read_format
+from palmette.tasks.task import Format, Message, Question, Task, own_format, read_format
 
 LONGEST_QUESTION = 1_000_000
 _ROLES = ("system", "user", "assistant")
@@ -18,7 +18,7 @@ def load(settings: TaskSettings) -> Task:
 
     The whole file is read even if few questions are asked for, so that a broken line is found before the run starts.
     """
-    form = read_format("math", settings)
+    form = read_format(own_format(settings), settings)
     rows = tuple(read_questions(Path(settings.name), form))
     if settings.skip >= len(rows):
         raise ConfigError(f"{settings.name}: task.skip is {settings.skip}, the file has {len(rows)} rows")
