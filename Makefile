@@ -24,9 +24,9 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-# As many at a time as there are cores and memory: tests/conftest.py counts them.
+# As many files at a time as there are cores and memory: tests/conftest.py counts them. The long ones come first.
 tests: $(READY) browser
-	$(BIN)/python -m pytest -q -m "not server" -n auto --dist loadgroup
+	$(BIN)/python -m pytest -q -m "not server" -n auto --dist loadfile --no-loadscope-reorder
 
 # Debian's Chromium, for the tests of the report. Where it cannot be installed they are skipped and pytest says so.
 browser:

@@ -168,11 +168,21 @@ class Searcher:
         meter = self._started_meter()
         yield from search_into(folder, config, parts, task, meter, is_new=True, listener=progress)
 
-    def resume(self, folder: str | Path, progress: Listener | None = None) -> Iterator[SearchResult]:
-        """Search the questions of a recorded run that are not finished yet; safe to stop and call again."""
+    def resume(
+        self,
+        folder: str | Path,
+        questions: QuestionLike | Task | Sequence[QuestionLike] | None = None,
+        *,
+        progress: Listener | None = None,
+    ) -> Iterator[SearchResult]:
+        """Search the questions of a recorded run that are not finished yet; safe to stop and call again.
+
+        Without `questions` they are those of the run's task; questions of your own are given once more.
+        """
         place = Path(folder)
+        given = None if questions is None else as_task(questions, _format_of(self.config), self.config.task)[0]
         with EventLog(place):  # Before anything is loaded: a second process should hear at once.
-            task = load_task_of(self.config.task)
+            task = given or load_task_of(self.config.task)
             done = finished_questions(place, task)
         if len(done) == len(task.questions):
             if progress is not None:

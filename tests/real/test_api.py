@@ -18,7 +18,6 @@ from palmette.run.search import Progress
 from palmette.search.replay import replay
 from tests import command
 
-pytestmark = pytest.mark.xdist_group("api")  # They share a searcher.
 TASK = palmette.load_task("ladder", questions=4, grade=2)
 
 
@@ -146,6 +145,19 @@ def test_a_run_recorded_from_python_is_resumed_and_evaluated_by_the_command_line
     assert told[first.question.id].finished is not None and len(told) == 4
     judged = command.palmette("evaluate", str(folder), "--json")
     assert set(json.loads(judged.stdout)) == {"last", "min", "mean", "prod"}
+
+
+def test_a_run_of_ones_own_questions_is_resumed_with_them(tmp_path: Path) -> None:
+    asked: list[str | dict[str, object]] = ["3+4", "5*6", {"question": "8-2", "answer": 6}]
+    with palmette.Searcher(policy="seedling", strategy="rebase", width=2, questions_in_flight=1) as searcher:
+        stream = searcher.stream(asked, out=tmp_path / "run")
+        first = next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        rest = list(palmette.Searcher.of_run(tmp_path / "run").resume(tmp_path / "run", asked))
+    assert {first.question.id, *(result.question.id for result in rest)} == set(replay(read_events(tmp_path / "run")))
+    assert len(rest) == 2
+    with pytest.raises(palmette.ConfigError, match="were given from Python"):
+        list(palmette.Searcher.of_run(tmp_path / "run").resume(tmp_path / "run"))
 
 
 def test_a_result_as_values_is_json_and_complete(searcher: palmette.Searcher) -> None:

@@ -19,7 +19,7 @@ from palmette.settings import Config
 from palmette.tasks.task import Question
 from tests.browser import COLORS, MISSING, find_chromium, opened, started
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]  # They share a browser.
+pytestmark = pytest.mark.browser
 
 SCRIPT = "<script>window.pwned=1</script>"
 BREAKOUT = "</script><img src=x onerror=window.pwned=2><svg onload=window.pwned=3>"

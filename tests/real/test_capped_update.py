@@ -16,7 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from palmette.event_log import read_events
 from palmette.events import MemoryTimeline, OomRetry
 
-pytestmark = pytest.mark.xdist_group("capped update")  # They share runs.
 ROOT = Path(__file__).parents[2]
 SEEDLING = ROOT / "src" / "palmette" / "zoo" / "seedling"
 GROUPS, GROUP_SIZE = 4, 4

@@ -23,7 +23,6 @@ NAMES = {
     "embedder": ("digits", "garden.embedders:digits"),
 }
 SEARCHES = [command for command in commands(PAGE) if command.startswith("palmette search")]
-pytestmark = pytest.mark.xdist_group("extend")
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,6 @@ from palmette.event_log import FILE_NAME, read_events
 from palmette.events import NodeRecord, QuestionFinished, WaveDone
 from tests.command import Command, palmette
 
-pytestmark = pytest.mark.xdist_group("search")  # They share a search that is run once.
-
 UNHURRIED = ["--set", "task.verify_seconds=3600"]  # An answer that takes long to judge on a busy machine is judged.
 SMALL = ["--questions", "6", "--width", "4", "--seed", "3", *UNHURRIED]
 

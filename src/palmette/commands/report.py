@@ -53,6 +53,7 @@ def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
     from palmette.score.judge import load_judge
     from palmette.search.rejudge import Rejudge
     from palmette.tasks.load import load_task
+    from palmette.tasks.task import OWN_QUESTIONS
 
     built: dict[str, Rejudge] = {}
 
@@ -68,7 +69,8 @@ def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
             task = load_task(config.task)
             built[key] = Rejudge(judge_of(config, task), task.questions)
         except PalmetteError as error:
-            print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
+            if config.task.name != OWN_QUESTIONS:  # Nobody expects those to be loaded again.
+                print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
             built[key] = Rejudge(load_judge("gym" if is_gym else "math", config.task), ())
         return built[key]
 

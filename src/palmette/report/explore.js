@@ -10,11 +10,16 @@ function showRun(place) {
   byId("left-out").hidden = missing <= 0;
   byId("left-out").textContent = `This page has the trees of the first ${plural(questions.length, "question")}; ${count(missing)} more are left out because the page would be too large. The results above count all questions.`;
   byId("question").replaceChildren(...questions.map((question, index) => {
-    const right = question.choices[config.search.vote][1] === "correct";
-    return new Option(`${right ? "✓" : "✗"} ${index + 1}. ${shortened(question.prompt, 90)}`, index);
+    const sign = verdictSign(question.choices[config.search.vote][1]);
+    return new Option(`${sign} ${index + 1}. ${shortened(question.prompt, 90)}`, index);
   }));
   byId("explorer").hidden = !questions.length;
   if (questions.length) showQuestion(Math.min(questions.length - 1, Math.max(0, explorer.index ?? 0)));
+}
+
+// A question without a reference answer is neither right nor wrong.
+function verdictSign(outcome) {
+  return outcome === null ? "–" : outcome === "correct" ? "✓" : "✗";
 }
 
 function showQuestion(index) {
@@ -24,10 +29,11 @@ function showQuestion(index) {
   byId("previous").disabled = index === 0;
   byId("next").disabled = index === run.questions.length - 1;
   byId("prompt").textContent = question.prompt;
-  const [answer, outcome] = question.choices[run.config.search.vote], right = outcome === "correct";
+  const [answer, outcome] = question.choices[run.config.search.vote];
+  const kind = outcome === null ? "" : outcome === "correct" ? "right" : "wrong";
   byId("verdict").replaceChildren(
-    element("span", right ? "✓ " : "✗ ", right ? "right" : "wrong"),
-    `Elected answer: ${answer ?? "none"}, `, element("span", outcomeText(outcome), right ? "right" : "wrong"), question.reference === null ? "; there is no reference answer." : `; the reference answer is ${question.reference}.`);
+    element("span", `${verdictSign(outcome)} `, kind),
+    `Elected answer: ${answer ?? "none"}, `, element("span", outcome === null ? "not judged" : outcomeText(outcome), kind), question.reference === null ? "; there is no reference answer." : `; the reference answer is ${question.reference}.`);
   byId("wave").max = question.waves.length;
   showLegend();
   showVotes();

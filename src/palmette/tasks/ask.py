@@ -9,7 +9,7 @@ from typing import Any, cast
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
 from palmette.tasks.sources.jsonl import check_text, read_question
-from palmette.tasks.task import Format, Message, Question, Task, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Format, Message, Question, Task, read_format
 
 QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
 """What is accepted as one question: its text, a Question, a row as in a JSONL file, or chat messages."""
@@ -39,7 +39,7 @@ def as_task(
         made.append(question)
     if not made:
         raise ConfigError("there is no question to search: give a text, messages, or a list of them")
-    return Task("questions", tuple(made), form.step_end), is_one
+    return Task(OWN_QUESTIONS, tuple(made), form.step_end), is_one
 
 
 def _question(item: Any, form: Format, place: str) -> Question:

@@ -9,7 +9,7 @@ from pathlib import Path
 from palmette import registry
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import Question, Task, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Question, Task, read_format
 from palmette.units import nearest
 
 
@@ -27,6 +27,11 @@ def load_task(settings: TaskSettings) -> Task:
         part = registry.find("task", name)
     elif _is_path(name):
         part = registry.find("task", "jsonl")
+    elif name == OWN_QUESTIONS:
+        raise ConfigError(
+            "the questions of this run were given from Python and cannot be loaded again: resume it there, with "
+            "Searcher.of_run(FOLDER).resume(FOLDER, questions)"
+        )
     else:
         near = nearest(name, [listing.name for listing in registry.listings("task")])
         hint = f" Did you mean {near!r}?" if near else ""

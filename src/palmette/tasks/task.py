@@ -13,6 +13,9 @@ from palmette.settings import TaskSettings
 
 Message = dict[str, str]
 
+OWN_QUESTIONS = "questions"
+"""The name of a task that was made of questions given from Python: nothing can load it again."""
+
 
 @dataclass(frozen=True)
 class Question:
