@@ -15,7 +15,7 @@ from palmette.event_log import EventLog
 from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
-from palmette.run.parts import Parts, build_parts
+from palmette.run.parts import Parts, build_parts, check_questions
 from palmette.run.search import Listener, Progress, make_meter, search_into, search_task
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
@@ -160,6 +160,7 @@ class Searcher:
         folder = new_folder(config)
         try:
             parts = self.load()
+            check_questions(config, task, parts.backend)
         except BaseException:
             with suppress(OSError):  # Nothing was begun: the same call can be made once more.
                 folder.rmdir()
