@@ -16,7 +16,7 @@ from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
 from palmette.run.parts import Parts, build_parts, check_questions
-from palmette.run.search import Listener, Progress, make_meter, search_into, search_task
+from palmette.run.search import Listener, Progress, config_for, make_meter, search_into, search_task
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
@@ -153,10 +153,11 @@ class Searcher:
             yield from self._record(task, out, progress)
 
     def _record(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
+        config = config_for(self.config, task)
         if out is None:
-            yield from search_task(self.config, self.load(), task, self._started_meter(), listener=progress)
+            yield from search_task(config, self.load(), task, self._started_meter(), listener=progress)
             return
-        config = anchored(_recorded(self.config, task, out))
+        config = anchored(config.model_copy(update={"out": str(out)}))
         folder = new_folder(config)
         try:
             parts = self.load()
@@ -262,12 +263,6 @@ def plan(
 def _named(kind: str, part: Part) -> str | None:
     """Return a part's name; an object is made known to this process under one."""
     return part if part is None or isinstance(part, str) else registry.add(kind, part)
-
-
-def _recorded(config: Config, task: Task, out: str | Path) -> Config:
-    """Return the config that a run is recorded with: its folder, and the settings that its task was made from."""
-    asked = task.settings or config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
-    return config.model_copy(update={"out": str(out), "task": asked})
 
 
 def _overlaid(config: Config, overrides: Mapping[str, Any]) -> Config:

@@ -22,7 +22,7 @@ from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
-from palmette.settings import Config
+from palmette.settings import Config, TaskSettings
 from palmette.tasks.task import Task
 
 
@@ -41,6 +41,21 @@ Listener = Callable[[Progress], None]
 def judge_of(config: Config, task: Task) -> Judge:
     """Return who judges the task's answers: the one that `task.judge` names, or the task's own."""
     return load_judge(task.judge if config.task.judge == "auto" else config.task.judge, config.task)
+
+
+def config_for(config: Config, task: Task) -> Config:
+    """Return the config of a run over this task, recorded or not: its table `task` is the one the task was loaded with.
+
+    Who judges, for how long, and the text that ends a solution are the config's where it sets them.
+    """
+    if task.settings is None:
+        asked = config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
+    else:
+        unset = TaskSettings()
+        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds")}
+        changed = {key: value for key, value in told.items() if value != getattr(unset, key)}
+        asked = task.settings.model_copy(update=changed)
+    return config.model_copy(update={"task": asked})
 
 
 def search_task(
