@@ -8,6 +8,7 @@ import pytest
 import palmette
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
+from palmette.commands.search import search
 from palmette.event_log import read_events
 from palmette.events import RunStarted
 
@@ -63,3 +64,26 @@ def test_the_text_that_ends_a_solution_is_the_searchers_or_else_the_tasks(tmp_pa
     palmette.Searcher(ScriptedBackend(spy), None, width=1).search(asked, out=place)
     palmette.Searcher(ScriptedBackend(spy), None, width=1, settings={"task.stop": "STOP"}).search(asked)
     assert stops == ["END", "STOP"]
+
+
+def question(name: str) -> palmette.Question:
+    return palmette.Question(name, ({"role": "user", "content": name},))
+
+
+def test_numbers_behind_repeated_ids_make_no_id_that_was_given() -> None:
+    with palmette.Searcher(ScriptedBackend(one_step), None, width=1) as searcher:
+        results = searcher.search([question(name) for name in ("a", "a", "a-2", "b", "a", "a-2", "b")])
+    assert [result.question.id for result in results] == ["a", "a-3", "a-2", "b", "a-4", "a-2-2", "b-2"]
+
+
+def twice() -> list[palmette.Question]:
+    return [question("same"), question("same")]
+
+
+def test_a_task_with_one_id_twice_is_refused_when_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(palmette.ConfigError, match="two questions have the id 'same'"):
+        palmette.load_task(f"{__name__}:twice")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(palmette.ConfigError, match="two questions have the id 'same'"):
+        search(task=f"{__name__}:twice")
+    assert list(tmp_path.iterdir()) == []
