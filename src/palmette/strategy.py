@@ -3,6 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -107,12 +108,14 @@ def settings_of(part: Any) -> type[StrategySettings]:
 
 
 def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
-    """Return a strategy: an object as it is, a class built with these settings, a plain function wrapped as a strategy.
+    """Return a strategy: a class built with these settings, a plain function wrapped, or a shallow copy of an object.
 
-    Raises TypeError for anything else.
+    The copy has the width and the first step of this run. Raises TypeError for anything else.
     """
     if isinstance(part, Strategy):
-        return part
+        made = copy(part)  # One object may serve several runs at once.
+        vars(made).update(width=width, first_step_tokens=first_step_tokens)
+        return made
     if isinstance(part, type) and issubclass(part, Strategy):
         return part(settings, width=width, first_step_tokens=first_step_tokens)
     if callable(part) and not isinstance(part, type):
