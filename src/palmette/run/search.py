@@ -14,7 +14,7 @@ from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import planned_memory
-from palmette.run.folder import finished_questions
+from palmette.run.folder import finished_questions, recorded_values
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
@@ -84,7 +84,7 @@ def search_into(
             raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
         done: set[str] = set()
         if log.is_empty:
-            log.write(RunStarted(__version__, config.model_dump(mode="json")))
+            log.write(RunStarted(__version__, recorded_values(config)))
         else:
             done = finished_questions(folder, task)
         yield from _search(config, parts, task, meter, log.write, done, listener)
