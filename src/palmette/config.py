@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, Settings, reads_model, split_search
-from palmette.strategy import settings_of
+from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, SearchSettings, Settings, reads_model, split_search
+from palmette.strategy import read_settings, settings_of
 from palmette.units import nearest, one_line
 from palmette.yaml_file import read_yaml
 
@@ -174,9 +174,12 @@ def _checked_options(
 
     A key that another built-in strategy, or one of `strategies`, declares is checked by that one and kept: one file
     serves several strategies.
-    Raises ConfigError for a name that stands for no strategy.
+    Raises ConfigError for a name that stands for no strategy, and for one whose settings cannot be keys of a config.
     """
     declared = settings_of(registry.find("strategy", strategy))
+    for key in declared.model_fields:
+        if key in SearchSettings.model_fields:
+            raise ConfigError(f"it declares {key!r}, which is a key of every search: rename it")
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}
@@ -187,10 +190,17 @@ def _checked_options(
         else:
             own = {key: others.pop(key) for key in list(others) if key in model.model_fields}
         try:
-            values = model.model_validate(own).model_dump(mode="json")
+            values = read_settings(model, own).model_dump(mode="json")
+            read_settings(model, values)  # As the run's events will give it back.
             checked |= values if model is declared else {key: values[key] for key in own}
         except ValidationError as error:
-            faults += [{**item, "loc": ("search", *item["loc"])} for item in error.errors()]
+            # What another strategy requires is not asked of this one.
+            wrong = [item for item in error.errors() if model is declared or item["type"] != "missing"]
+            faults += [{**item, "loc": ("search", *item["loc"])} for item in wrong]
+            checked |= own
+        except ValueError as error:
+            told = one_line(str(error), 200)
+            raise ConfigError(f"the settings of strategy {strategy} cannot be recorded: {told}") from error
     if keeps_unknown:
         return {**checked, **others}, faults
     faults += [
@@ -230,7 +240,7 @@ def _insert(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     dotted = ".".join(str(part) for part in item["loc"])
-    origin = sources.get(dotted, origin)
+    origin = next((told_by for key, told_by in sources.items() if f"{dotted}.".startswith(f"{key}.")), origin)
     if not dotted:
         return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
@@ -244,6 +254,8 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
             return f"{origin}: {dotted!r} is called '{table}.{RENAMED[table, key]}' now"
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."
         return f"{origin}: unknown key {dotted!r}.{hint}"
+    if item["type"] == "missing":
+        return f"{origin}: {dotted} is not set, and has no default"
     given = item["input"]
     # A scalar is shown, anything larger only named: a few aliases in YAML can stand for gigabytes.
     shown = one_line(repr(given), 80) if isinstance(given, str | float | bool | None) else f"a {type(given).__name__}"

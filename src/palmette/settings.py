@@ -17,7 +17,7 @@ from pydantic import (
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.strategy import Strategy, make_strategy, settings_of
+from palmette.strategy import Strategy, make_strategy, read_settings, settings_of
 from palmette.units import parse_bytes
 
 Device = str
@@ -185,7 +185,7 @@ class SearchSettings(Settings):
         own = {key: value for key, value in self.options.items() if key in declared.model_fields}
         try:
             return make_strategy(
-                part, declared.model_validate(own), width=self.width, first_step_tokens=self.first_tokens
+                part, read_settings(declared, own), width=self.width, first_step_tokens=self.first_tokens
             )
         except TypeError as error:
             raise ConfigError(f"search.strategy {self.strategy}: {error}") from error

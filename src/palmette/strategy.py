@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 from palmette.tree import Tree
 
@@ -105,6 +106,14 @@ class FunctionStrategy(Strategy):
 def settings_of(part: Any) -> type[StrategySettings]:
     """Return the settings class of a strategy class, an empty one for a function or an object, which take none."""
     return part.Settings if isinstance(part, type) and issubclass(part, Strategy) else StrategySettings
+
+
+def read_settings(declared: type[StrategySettings], values: Mapping[str, Any]) -> StrategySettings:
+    """Return a strategy's settings from values as Python, YAML or a run's events hold them: a list may be a tuple.
+
+    Raises ValidationError for values that are not as declared, ValueError for those that JSON cannot write.
+    """
+    return declared.model_validate_json(to_json(values))
 
 
 def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:

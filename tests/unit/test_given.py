@@ -1,23 +1,30 @@
 """What is given from Python: the same run with and without a folder, under names that say where a part came from."""
 
 import gc
+import json
 import re
 import threading
 import weakref
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 import palmette
 from palmette import registry
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
+from palmette.commands.plugins import plugins
 from palmette.commands.search import search
+from palmette.config import load_config
 from palmette.event_log import read_events
 from palmette.events import RunStarted
 from palmette.run.parts import Parts
+from palmette.run.sweep import Cell, Sweep
 from palmette.settings import Config
+from palmette.yaml_file import parse_override
 
 
 def one_step(expansion: Expansion, above: str) -> str:
@@ -299,3 +306,78 @@ def test_a_relative_path_is_resumed_as_the_absolute_one_it_was_recorded_as(
     assert recorded(tmp_path / "run")["embedder"]["model"] == str(tmp_path / "vectors")
     again = palmette.Searcher(ScriptedBackend(one_step), None, **settings)
     assert len(list(again.resume(tmp_path / "run", ["1", "2", "3"]))) == 2
+
+
+class Shade(Enum):
+    DARK = "dark"
+    LIGHT = "light"
+
+
+class Rich(Keep):
+    """Settings that JSON writes as something else."""
+
+    class Settings(palmette.StrategySettings):
+        """Two of them have no default."""
+
+        sizes: tuple[int, ...]
+        where: Path = Field(Path("here"), description="a folder")
+        shade: Shade = Shade.DARK
+        names: frozenset[str] = Field(default_factory=frozenset)
+        weights: dict[int, float] = Field(default_factory=lambda: {1: 0.5})
+
+
+def test_settings_that_json_changes_reach_the_strategy_as_they_were_declared(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"sizes": (1, 2), "where": Path("x/y"), "shade": Shade.LIGHT, "names": {"a"}}
+    searcher = palmette.Searcher(ScriptedBackend(one_step), None, Rich, width=1, **given)
+    assert vars(searcher.config.search.build_strategy().settings) == {**given, "weights": {1: 0.5}}
+    searcher.search("1", out=tmp_path / "run")
+    read = palmette.Searcher.of_run(tmp_path / "run").config.search.build_strategy().settings
+    assert vars(read) == {**given, "weights": {1: 0.5}}
+    by_flags = dict(map(parse_override, ("search.sizes=[3, 4]", "search.names=[b]", "search.shade=light")))
+    written = load_config(None, {"search.strategy": f"{__name__}:Rich", **by_flags}).search.build_strategy().settings
+    assert (written.sizes, written.names, written.shade) == ((3, 4), {"b"}, Shade.LIGHT)
+    assert parse_override("task.prompt={question}") == ("task.prompt", "{question}")
+
+
+def test_settings_that_cannot_be_are_told_in_words() -> None:
+    with pytest.raises(palmette.ConfigError, match="^config: search.sizes is not set, and has no default$"):
+        palmette.Searcher(strategy=Rich)
+    with pytest.raises(palmette.ConfigError, match="arguments: search.sizes.0 cannot be 'a': input should be"):
+        palmette.Searcher(strategy=Rich, sizes=["a"])
+    with pytest.raises(palmette.ConfigError, match="settings of strategy .*Rich cannot be recorded: .*function"):
+        palmette.Searcher(strategy=Rich, sizes=half)
+
+    class Deep(Keep):
+        class Settings(palmette.StrategySettings):
+            depth: int = 3
+
+    with pytest.raises(palmette.ConfigError, match="declares 'depth', which is a key of every search: rename it"):
+        palmette.Searcher(strategy=Deep)
+
+    class Endless(Keep):
+        class Settings(palmette.StrategySettings):
+            most: float = float("inf")
+
+    with pytest.raises(palmette.ConfigError, match="search.most cannot be inf: input should be a finite number"):
+        palmette.Searcher(strategy=Endless)
+
+
+def test_a_required_setting_of_another_strategy_of_a_sweep_is_asked_of_that_one_alone() -> None:
+    rich = f"{__name__}:Rich"
+    base = load_config(None, {"search.strategy": "ets", "search.names": ["a"]}, strategies=[rich, "ets"])
+    assert base.search.options["names"] == ["a"]
+    with pytest.raises(palmette.ConfigError, match="search.sizes is not set"):
+        Sweep(Path(), base, (cell := Cell(rich, 2, 0),)).config(cell)
+
+
+def test_settings_of_all_kinds_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(registry, "listings", lambda kind: [registry.Listing(kind, f"{__name__}:Rich", "mine")])
+    plugins("strategy", as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert {key: value["default"] for key, value in row["settings"].items()} == {
+        "sizes": None, "where": "here", "shade": "dark", "names": [], "weights": {"1": 0.5},
+    }  # fmt: skip
+    assert [key for key, value in row["settings"].items() if value["required"]] == ["sizes"]
+    plugins("strategy")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "sizes, required" in told and "where = here: a folder" in told
