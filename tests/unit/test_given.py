@@ -16,6 +16,7 @@ import palmette
 from palmette import registry
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
+from palmette.commands.evaluate import evaluate
 from palmette.commands.plugins import plugins
 from palmette.commands.search import search
 from palmette.config import load_config
@@ -381,3 +382,12 @@ def test_settings_of_all_kinds_are_listed(monkeypatch: pytest.MonkeyPatch, capsy
     plugins("strategy")
     told = " ".join(capsys.readouterr().out.split())
     assert "sizes, required" in told and "where = here: a folder" in told
+
+
+def test_a_run_of_a_strategy_that_cannot_be_imported_is_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with palmette.Searcher(ScriptedBackend(one_step), None, Keep(), width=1) as searcher:
+        searcher.search({"question": "1", "answer": "5"}, out=tmp_path / "run")
+    evaluate(tmp_path / "run", as_json=True)
+    assert json.loads(capsys.readouterr().out)["prod"]["best"]["outcomes"] == {"correct": 1}
