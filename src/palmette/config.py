@@ -77,14 +77,16 @@ def _told(config: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a config was told, without what was decided from it and from what the overrides replace."""
     values = config.model_dump(mode="json", exclude_unset=True)
     if "policy.model" in overrides and config.policy.backend == config.policy.model:
-        values["policy"].pop("backend", None)
+        values.get("policy", {}).pop("backend", None)
     if "reward.model" in overrides and config.reward.model is None and not reads_model(config.reward.score):
-        values["reward"].pop("score")
+        values.get("reward", {}).pop("score", None)
     if overrides.get("search.strategy", config.search.strategy) != config.search.strategy:
         declared = settings_of(registry.find("strategy", config.search.strategy))
         own = {key: value for key, value in config.search.options.items() if key in declared.model_fields}
         told = declared.model_construct(**own).model_dump(mode="json", exclude_defaults=True, warnings=False)
-        values["search"] = {key: value for key, value in values["search"].items() if key not in own or key in told}
+        values["search"] = {
+            key: value for key, value in values.get("search", {}).items() if key not in own or key in told
+        }
     return values
 
 

@@ -242,6 +242,7 @@ def test_what_a_config_was_told_stays_under_other_settings() -> None:
         "seedling-ripe", "likelihood", 2.0,
     )  # fmt: skip
     assert palmette.Searcher(config=Config()).config == palmette.Searcher().config
+    assert palmette.Searcher(strategy="rebase", config=Config()).config == palmette.Searcher(strategy="rebase").config
 
 
 def test_what_is_no_setting_no_text_and_no_folder_is_told() -> None:
