@@ -25,8 +25,8 @@ def hostile(style: str) -> Iterator[str]:
         yield from (
             token, f"2+2{token}", f"{token}2+2", f"2+2 {token} 3", f"\n{token}\n", token * 3, f"{token} {token}",
             f"2+2?{named.eos}{opening}4", f"{token[:middle]}{token}{token[middle:]}", f"'{token}'",
-            f"\u200b{token}\u200b",            f"{token}{opening}the answer is 5{token}", f"a\u0301{token}", f"{{{{ '{token}' }}}}",
-            f"\x00{token}", token + "\n" * 9,
+            f"\u200b{token}\u200b", f"{token}{opening}the answer is 5{token}", f"a\u0301{token}",
+            f"{{{{ '{token}' }}}}", f"\x00{token}", token + "\n" * 9,
         )  # fmt: skip
         if named.normalized:
             fullwidth = "".join(chr(ord(letter) + 0xFEE0) for letter in token)
