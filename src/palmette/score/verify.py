@@ -9,7 +9,8 @@ from enum import Enum
 from palmette.errors import ConfigError
 from palmette.score import sandbox
 from palmette.score.extract import extract_answer, extract_reference
-from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, tidied, without_unit
+from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, tidied
+from palmette.score.units import split_unit
 
 __all__ = ["Outcome", "canonical", "extract_answer", "extract_reference", "grade", "verify"]
 
@@ -59,5 +60,7 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
         return Outcome.WRONG
     is_equal = compare_plain(tidy, tidied(reference))
     if is_equal is None:
-        return Outcome(sandbox.math.check_math(without_unit(answer), without_unit(reference), seconds))
+        return Outcome(
+            sandbox.math.check_math(split_unit(answer)[0], split_unit(reference)[0], seconds)
+        )
     return Outcome.CORRECT if is_equal else Outcome.WRONG
