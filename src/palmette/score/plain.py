@@ -14,8 +14,8 @@ def canonical(answer: str) -> str:
     r"""Return a normal form of an answer: `1000` for `\$1,000.00`, `1/2` for `0.5`, `Eve` for `\text{Eve}`.
 
     Used to group votes without a worker process: answers with equal forms are equal, but equal answers may have
-    different forms if only algebra could tell. A unit is left out, so that `5 feet` votes with `5`. An answer of more than `LONGEST_ANSWER` characters is returned
-    unchanged.
+    different forms if only algebra could tell. Units other than am and pm are left out, so that `5 feet` votes with
+    `5`, and with `5 inches`. An answer of more than `LONGEST_ANSWER` characters is returned unchanged.
     """
     if len(answer) > LONGEST_ANSWER:
         return answer
@@ -171,9 +171,10 @@ def _word_key(tidy: str) -> str:
 
 
 _NAMES = re.compile(r"\\(?:begin|end|operatorname|math[a-z]+)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_MATHEMATICS = set(
-    "sqrt frac infty infinity sinh cosh tanh arcsin arccos arctan alpha beta gamma delta theta lambda sigma omega".split()
-)
+_MATHEMATICS = {
+    "sqrt", "frac", "infty", "infinity", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "alpha", "beta", "gamma",
+    "delta", "theta", "lambda", "sigma", "omega",
+}  # fmt: skip
 _LONG_WORD = re.compile(r"[A-Za-z]{4,}")
 # Short words that make a phrase of the numbers around them; `and` and `or` are left to math-verify, which knows them.
 _SHORT_WORD = re.compile(
