@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from palmette.errors import ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.tree import Tree
 
 Children = dict[int, int]
@@ -109,15 +111,20 @@ def settings_of(part: Any) -> type[StrategySettings]:
 def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
     """Return a strategy: an object as it is, a class built with these settings, a plain function wrapped as a strategy.
 
-    Raises TypeError for anything else.
+    Raises TypeError for anything else, ConfigError for a class that cannot be built or does not tell what it uses.
     """
     if isinstance(part, Strategy):
-        return part
-    if isinstance(part, type) and issubclass(part, Strategy):
-        return part(settings, width=width, first_step_tokens=first_step_tokens)
-    if callable(part) and not isinstance(part, type):
-        return FunctionStrategy(part)
-    raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
+        made = part
+    elif isinstance(part, type) and issubclass(part, Strategy):
+        with telling("strategy", name_of(part), "its constructor", ConfigError):
+            made = part(settings, width=width, first_step_tokens=first_step_tokens)
+    elif callable(part) and not isinstance(part, type):
+        made = FunctionStrategy(part)
+    else:
+        raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
+    with telling("strategy", name_of(made), "uses", ConfigError):
+        frozenset(made.uses)
+    return made
 
 
 def summary_of(part: Any) -> str:

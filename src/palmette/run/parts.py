@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from palmette import registry
 from palmette.backends.backend import Backend
-from palmette.errors import BudgetError, ConfigError
+from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
+from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.loop import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Task
@@ -50,9 +53,10 @@ def check_names(config: Config, *, clusters: bool) -> None:
 
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
-    backend = registry.build(registry.find("backend", settings.backend), settings=settings, kv_bytes=kv_bytes)
+    backend = _built("backend", settings.backend, settings=settings, kv_bytes=kv_bytes)
     needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
-    lacking = [name for name in needed if not hasattr(backend, name)]
+    with telling("backend", name_of(backend), "its attributes", BackendError):
+        lacking = [name for name in needed if not hasattr(backend, name)]
     if lacking:
         raise ConfigError(
             f"policy.backend: a {type(backend).__name__} is no backend, it has no {', '.join(lacking)}: "
@@ -65,18 +69,25 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     """Return the scorer that `reward.score` names, None where it reads a model and the config names none."""
     if settings.model is None and settings.score in registry.built_ins("scorer"):
         return None
-    return make_scorer(registry.build(registry.find("scorer", settings.score), settings=settings))
+    return make_scorer(_built("scorer", settings.score, settings=settings))
 
 
 def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
     if registry.is_own("embedder", settings.model):
-        return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
+        return make_embedder(_built("embedder", settings.model, settings=settings))
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
     return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
+
+
+def _built(kind: str, name: str, **given: Any) -> Any:
+    """Return the part of this name, built; raise BackendError, with its class, where building it fails."""
+    part = registry.find(kind, name)
+    with telling(kind, name_of(part), "its constructor", BackendError):
+        return registry.build(part, **given)
 
 
 def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:
@@ -98,16 +109,16 @@ def check_questions(config: Config, task: Task, backend: Backend) -> int | None:
 
     Asked before the first question, so that no run ends in its middle.
     """
-    longest = 0
+    longest, limit, token_bytes = 0, context_tokens(backend), kv_bytes_per_token(backend)
     seen: set[str] = set()
     for question in task.questions:
         if question.id in seen:
             raise ConfigError(f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own")
         seen.add(question.id)
-        prompt_tokens = len(backend.encode(question.messages))
-        _check_length(question.id, prompt_tokens, config.search.total_tokens, backend.context_tokens)
+        prompt_tokens = len(prompt_of(backend, question))
+        _check_length(question.id, prompt_tokens, config.search.total_tokens, limit)
         longest = max(longest, prompt_tokens)
-    return room_of(config.search, len(task.questions), longest, backend.kv_bytes_per_token)
+    return room_of(config.search, len(task.questions), longest, token_bytes)
 
 
 def _check_length(question: str, prompt_tokens: int, total_tokens: int, limit: int | None) -> None:

@@ -18,6 +18,7 @@ from palmette.run.folder import finished_questions
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
+from palmette.search.checked import calls_of, kv_bytes_per_token
 from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
@@ -103,7 +104,7 @@ def _search(
         told.say()
         return
     begun = time.monotonic()
-    policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
+    policy_calls, reward_calls = calls_of("backend", backend), calls_of("scorer", scorer) if scorer else 0
     recorder = Recorder(write)
     with ExitStack() as stack:
         device = backend.device if isinstance(backend, OnDevice) else "cpu"
@@ -136,10 +137,10 @@ def _search(
             write(
                 Session(
                     seconds=round(time.monotonic() - begun, 3),
-                    policy_calls=backend.calls - policy_calls,
-                    reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                    policy_calls=calls_of("backend", backend) - policy_calls,
+                    reward_calls=(calls_of("scorer", scorer) if scorer else 0) - reward_calls,
                     questions=told.done - len(done),
-                    kv_bytes_per_token=backend.kv_bytes_per_token,
+                    kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
                 )
             )
