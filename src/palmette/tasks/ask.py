@@ -8,8 +8,18 @@ from typing import Any, cast
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.sources.jsonl import check_text, read_question
-from palmette.tasks.task import OWN_QUESTIONS, Format, Message, Question, Task, own_format, read_format
+from palmette.tasks.sources.jsonl import read_question
+from palmette.tasks.task import (
+    OWN_QUESTIONS,
+    Format,
+    Message,
+    Question,
+    Task,
+    check_question,
+    check_task,
+    own_format,
+    read_format,
+)
 
 QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
 """What is accepted as one question: its text, a Question, a row as in a JSONL file, or chat messages."""
@@ -18,11 +28,12 @@ QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
 def as_task(questions: QuestionLike | Task | Sequence[QuestionLike], settings: TaskSettings) -> tuple[Task, bool]:
     """Return the questions as a task, and whether `questions` was a single question.
 
-    `task.format` selects the prompt format. A Task is returned unchanged. Questions without an id get a
+    `task.format` selects the prompt format. A Task is checked and returned unchanged. Questions without an id get a
     hash of their content as id; repeated ids get a number appended. Raises ConfigError for anything else and for no
     questions at all.
     """
     if isinstance(questions, Task):
+        check_task(questions)
         return questions, False
     form = read_format(own_format(settings), settings)
     is_one = isinstance(questions, str | Question | Mapping) or _are_messages(questions)
@@ -44,7 +55,7 @@ def as_task(questions: QuestionLike | Task | Sequence[QuestionLike], settings: T
 
 def _question(item: Any, form: Format, place: str) -> Question:
     if isinstance(item, Question):
-        check_text(item, place)
+        check_question(item, place)
         return item
     if isinstance(item, str):
         item = {"question": item}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.settings import TaskSettings
-from palmette.tasks.task import OWN_QUESTIONS, Question, Task, own_format, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Task, check_task, own_format, read_format
 from palmette.units import nearest
 
 
@@ -36,7 +37,9 @@ def load_task(settings: TaskSettings) -> Task:
         near = nearest(name, [listing.name for listing in registry.listings("task")])
         hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
-    task = _as_task(registry.build(part, settings=settings), settings)
+    with telling("task", name_of(part), "making questions", ConfigError):
+        task = _as_task(registry.build(part, settings=settings), settings)
+    check_task(task)
     if not task.questions:
         raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
     return replace(task, settings=settings)
@@ -51,11 +54,6 @@ def _as_task(found: object, settings: TaskSettings) -> Task:
     if not isinstance(found, Iterable):
         raise ConfigError(f"task.name: {settings.name} gives a {type(found).__name__}, not a Task or Question objects")
     questions = tuple(islice(found, settings.skip, settings.skip + settings.questions))
-    strange = next((question for question in questions if not isinstance(question, Question)), None)
-    if strange is not None:
-        raise ConfigError(
-            f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Question objects"
-        )
     return Task(settings.name, questions, read_format(own_format(settings), settings).step_end)
 
 
