@@ -1,12 +1,18 @@
 """Run folders: made once, read back, those of earlier versions too."""
 
 import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palmette.commands.report import rejudging
+from palmette.commands.evaluate import evaluate as evaluate_command
+from palmette.commands.plan import plan
+from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
@@ -165,6 +171,19 @@ def test_paths_of_a_config_hold_in_any_working_directory(tmp_path: Path, monkeyp
     assert (config.policy.model, config.reward.adapter) == ("seedling", "gone")
 
 
+def test_a_folder_named_like_a_task_or_a_part_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ladder", "rg:chain_sum", "mine:Backend", "mine:vectors"):
+        (tmp_path / name).mkdir()
+    for task in ("ladder", "rg:chain_sum"):
+        settings = {"task.name": task, "policy.model": "mine:Backend", "embedder.model": "mine:vectors"}
+        config = anchored(load_config(None, {**settings, "task.questions": 1}))
+        assert (config.task.name, config.policy.model, config.embedder.model) == tuple(settings.values())
+        assert len(load_task(config.task).questions) == 1
+
+
 def test_finished_questions_are_known_and_a_task_that_changed_is_refused(tmp_path: Path) -> None:
     task = load_task(load_config(None, {"task.questions": 2}).task)
     first, second = task.questions
@@ -183,3 +202,75 @@ def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path)
     (tmp_path / FILE_NAME).write_text(json.dumps(old_events()[-1]) + "\n")
     with pytest.raises(RunError, match="the first event is not run_started"):
         run_config(tmp_path)
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Returns who makes a run's folder that names code beside it, in the folder where commands are started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def made(**settings: Any) -> Path:
+        folder = tmp_path / "strangers"
+        folder.mkdir()
+        (folder / "evil.py").write_text("open('acted', 'w').close()\n", encoding="utf-8")
+        config = json.loads(json.dumps(OLD_CONFIG))
+        for key, value in settings.items():
+            table, _, last = key.partition("_")
+            config[table][last] = value
+        events = [{**old_events()[0], "config": config}, *old_events()[1:]]
+        (folder / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task_name": "strangers.evil:task"},
+        {"task_judge": "strangers.evil:judge"},
+        {"task_name": "rg:chain_sum", "task_judge": "strangers.evil:judge"},
+        {"search_strategy": "strangers.evil:Strategy"},
+        {"policy_backend": "strangers.evil:Backend", "reward_score": "strangers.evil:Scorer"},
+    ],
+)
+def test_nothing_that_only_opens_a_run_imports_code_that_its_folder_names(
+    strangers: Callable[..., Path], settings: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = strangers(**settings)
+    report([folder])
+    judges = "task_name" in settings or "task_judge" in settings
+    assert ("importing strangers.evil:" in capsys.readouterr().err) == judges
+    with pytest.raises(ConfigError, match="names strangers.evil:.*add --trust") if judges else nullcontext():
+        evaluate_command(folder)
+    plans = "search_strategy" in settings
+    with pytest.raises(ConfigError, match="names strangers.evil:Strategy, .*add --trust") if plans else nullcontext():
+        plan(resume=folder)
+    assert not Path("acted").exists()
+
+
+def test_code_that_a_run_names_is_imported_where_the_user_asks_for_it(strangers: Callable[..., Path]) -> None:
+    folder = strangers(task_judge="strangers.evil:judge")
+    with pytest.raises(ConfigError, match="has no 'judge'"):
+        evaluate_command(folder, trust=True)
+    assert Path("acted").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "said"),
+    [
+        ("/dev/zero", 1, "/dev/zero is not a regular file"),
+        ("pipe", 1, "pipe is not a regular file"),
+        ("ladder", 10**7, "the task has 10,000,000 questions to make"),
+        ("rg:chain_sum", 10**7, "the task has 10,000,000 questions to make"),
+    ],
+)
+def test_a_report_ends_whatever_task_a_folder_names(
+    strangers: Callable[..., Path], capsys: pytest.CaptureFixture[str], name: str, questions: int, said: str
+) -> None:
+    folder = strangers(task_name=name, task_questions=questions, task_grade=4)
+    os.mkfifo("pipe")
+    report([folder])
+    assert f"answers are not judged again: {said}" in capsys.readouterr().err
+    assert (folder / "report.html").is_file()

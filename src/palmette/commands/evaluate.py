@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run.")], as_json: flags.AsJson = False
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run.")],
+    trust: flags.Trust = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Answer a run's questions again with every aggregate and vote, without generating."""
     from rich.console import Console
@@ -29,12 +31,13 @@ def evaluate(
     from palmette.search.rejudge import Rejudge
     from palmette.search.rejudge import evaluate as evaluate_run
     from palmette.search.replay import replay
-    from palmette.tasks.load import load_task
+    from palmette.tasks.load import load_task, source_of
     from palmette.tasks.task import OWN_QUESTIONS, Task
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: name one of its runs, for example {folder}/RUN")
-    config = run_config(folder)
+    config = run_config(folder, imports=False)
+    flags.check_trust(folder, [source_of(config.task.name), config.task.judge], trusted=trust)
     replays = replay(read_events(folder)).values()
     if config.task.name == OWN_QUESTIONS:
         task = Task(OWN_QUESTIONS, tuple(one.question() for one in replays), "")

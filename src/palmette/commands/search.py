@@ -143,7 +143,7 @@ def _show(folder: Path, *, as_json: bool) -> None:
                 file=sys.stderr,
             )
         print(f"run     {folder}\nreport  {page}")
-    write_page(compare([folder], rejudging(imports=True)), page)
+    write_page(compare([folder], rejudging(trusted=True)), page)
 
 
 def _tokens_line(summary: "Summary") -> str:

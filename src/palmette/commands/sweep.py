@@ -101,7 +101,7 @@ def run(sweep: "Sweep") -> None:
     from palmette.report.table import plain_table
 
     _run_cells(sweep)
-    compared = compare(sweep.folders(), rejudging(imports=True))
+    compared = compare(sweep.folders(), rejudging(trusted=True))
     # The width stands beside the strategy: 80 columns hold no more.
     columns = [column for column in SHOWN if column not in ("strategy", "width")]
     shown = plain_table("strategy", *(SHOWN[column] for column in columns))

@@ -13,6 +13,8 @@ from palmette.settings import TaskSettings
 from palmette.tasks.task import OWN_QUESTIONS, Task, check_task, own_format, read_format
 from palmette.units import nearest
 
+FILE_SOURCE = "jsonl"
+
 
 def load_task(settings: TaskSettings) -> Task:
     """Return the task that `task.name` names, with `task.questions` questions from `task.skip` on.
@@ -21,13 +23,9 @@ def load_task(settings: TaskSettings) -> Task:
     Raises ConfigError if there is no such task or it has no question in that range.
     """
     name = settings.name
-    source, _, rest = name.partition(":")
-    if rest and source in registry.built_ins("task"):
+    source = source_of(name)
+    if source is not None:
         part = registry.find("task", source)
-    elif registry.is_reference(name) or name in [listing.name for listing in registry.listings("task")]:
-        part = registry.find("task", name)
-    elif _is_path(name):
-        part = registry.find("task", "jsonl")
     elif name == OWN_QUESTIONS:
         raise ConfigError(
             "the questions of this run were given from Python and cannot be loaded again: resume it there, with "
@@ -43,6 +41,19 @@ def load_task(settings: TaskSettings) -> Task:
     if not task.questions:
         raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
     return replace(task, settings=settings)
+
+
+def source_of(name: str) -> str | None:
+    """Return the part that loads a task of this name: a built-in or installed one, or `package.module:name`.
+
+    It is `jsonl` for a path, also where a file or folder has the name of a task: tasks go first. None for no task.
+    """
+    source, _, rest = name.partition(":")
+    if rest and source in registry.built_ins("task"):
+        return source
+    if registry.is_reference(name) or name in [listing.name for listing in registry.listings("task")]:
+        return name
+    return FILE_SOURCE if _is_path(name) else None
 
 
 def _as_task(found: object, settings: TaskSettings) -> Task:
