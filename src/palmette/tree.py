@@ -1,6 +1,6 @@
 """The tree of reasoning steps of one question, with counts of the tokens that its branches share."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ class Node:
     id: int
     parent: int | None
     depth: int
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     text: str
     logprobs: tuple[float, ...]
     finished: bool
@@ -40,7 +40,7 @@ class Tree:
     `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
-    prompt_tokens: tuple[int, ...]
+    prompt_tokens: Sequence[int]
     nodes: list[Node] = field(default_factory=list)
     temperature: float = 1.0
 

@@ -3,8 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
 from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted
 from palmette.report.compare import compare
+from palmette.report.page import write_page
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
+from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
 from palmette.search.replay import replay
 from palmette.search.summary import summarize
@@ -142,6 +145,13 @@ def test_an_old_sweep_is_opened_under_todays_keys(tmp_path: Path) -> None:
     assert sweep.config(sweep.cells[1]).search.options["lambda_kv"] == 1.25
 
 
+def test_a_sweep_with_a_cell_that_no_folder_can_hold_is_damaged(tmp_path: Path) -> None:
+    cells = [{"strategy": "beam", "width": 10**400, "seed": 0}]
+    (tmp_path / PLAN).write_text(json.dumps({"base": OLD_CONFIG, "cells": cells}))
+    with pytest.raises(RunError, match="sweep.json: damaged: .* a name that no folder can have"):
+        open_sweep(tmp_path).folders()
+
+
 def test_a_new_folder_must_be_empty_and_writable(tmp_path: Path) -> None:
     folder = new_folder(load_config(None, {"out": str(tmp_path / "a" / "b")}))
     assert folder.is_dir()
@@ -202,6 +212,61 @@ def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path)
     (tmp_path / FILE_NAME).write_text(json.dumps(old_events()[-1]) + "\n")
     with pytest.raises(RunError, match="the first event is not run_started"):
         run_config(tmp_path)
+
+
+def numbers(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where the numbers of an event stand."""
+    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in items:
+        yield from numbers(value, (*path, key))
+    if isinstance(values, int | float) and not isinstance(values, bool):
+        yield path
+
+
+@pytest.mark.parametrize("damaged", [10**400, -(10**30), -1, 2**63 - 1, 1e308, 1e18])
+def test_a_damaged_number_is_read_or_told_as_damage(tmp_path: Path, damaged: float) -> None:
+    whole = old_events()
+    whole[1]["prompt_token_ids"] = list(range(9))
+    for line, path in [(line, path) for line, event in enumerate(whole[1:], start=1) for path in numbers(event)]:
+        events = json.loads(json.dumps(whole))
+        inside = events[line]
+        for key in path[:-1]:
+            inside = inside[key]
+        inside[path[-1]] = damaged
+        other = {"question": "x", "digest": "x"}  # A second finished question: numbers of two are added up.
+        events += [{**event, **other} for event in events[1:5] if "question" in event]
+        (tmp_path / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+        with suppress(RunError):
+            compared = compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [ASKED]))
+            write_page(compared, tmp_path / "report.html")
+
+
+def test_a_short_line_takes_no_memory_for_the_number_it_names(tmp_path: Path) -> None:
+    started = {**old_events()[1], "prompt_tokens": 10**8}
+    (tmp_path / FILE_NAME).write_text(json.dumps(started) + "\n")
+    tracemalloc.start()
+    (one,) = replay(read_events(tmp_path)).values()
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert one.tree.unique_tokens([0]) == 10**8
+    assert peak_bytes < 10**6
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "said"),
+    [
+        (1, {"prompt_token_ids": [1, 2, 3]}, "has 3 prompt tokens, not the 9 that it counts"),
+        (3, {"nodes": [{**old_events()[3]["nodes"][0], "logprobs": [-0.5]}]}, "2 tokens and 1 log-probabilities"),
+    ],
+)
+def test_events_that_contradict_themselves_are_damaged(
+    tmp_path: Path, line: int, change: dict[str, Any], said: str
+) -> None:
+    events = old_events()
+    events[line] |= change
+    (tmp_path / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+    with pytest.raises(RunError, match=f"the run's events are damaged: .*{said}"):
+        replay(read_events(tmp_path))
 
 
 @pytest.fixture

@@ -137,8 +137,8 @@ def _search(
             write(
                 Session(
                     seconds=round(time.monotonic() - begun, 3),
-                    policy_calls=calls_of("backend", backend) - policy_calls,
-                    reward_calls=(calls_of("scorer", scorer) if scorer else 0) - reward_calls,
+                    policy_calls=max(0, calls_of("backend", backend) - policy_calls),
+                    reward_calls=max(0, (calls_of("scorer", scorer) if scorer else 0) - reward_calls),
                     questions=told.done - len(done),
                     kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,

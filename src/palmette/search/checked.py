@@ -199,7 +199,7 @@ def _step(backend: Backend, step: Any) -> Step:
         temperature = finite_number(step.temperature)
     except ValueError:
         temperature = -1.0
-    if temperature < 0:
+    if not 0 <= temperature <= 1e18:
         _refuse_backend(backend, f"a step has temperature {shown(step.temperature)}", "a number, 0 or more")
     return Step(tokens, step.text, logprobs, step.finish, temperature)
 

@@ -51,4 +51,4 @@ def _record(node: Node) -> NodeRecord:
     # Four decimals: later ones depend on which other rows were in the batch.
     logprobs = tuple(round(logprob, 4) for logprob in node.logprobs)
     score = None if node.score is None else round(node.score, 6)
-    return NodeRecord(node.id, node.parent, node.tokens, node.text, logprobs, node.finished, score)
+    return NodeRecord(node.id, node.parent, tuple(node.tokens), node.text, logprobs, node.finished, score)
