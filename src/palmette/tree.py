@@ -152,5 +152,5 @@ def _described(node: Node) -> str:
     score = "" if node.score is None else f"{node.score:.2f} "
     text = one_line(node.text.strip(), 100)
     state = {"kept": "", "open": ""}.get(node.state, f"  [{node.state}{'' if node.outcome is None else ', '}")
-    outcome = (node.outcome or "").replace("_", " ")
+    outcome = one_line((node.outcome or "").replace("_", " "), 80)
     return f"{score}{text}{state}{outcome + ']' if state else ''}"

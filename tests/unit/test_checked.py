@@ -276,3 +276,39 @@ def test_a_reward_of_numpy_is_a_plain_number() -> None:
     asked = palmette.Question("q", ({"role": "user", "content": "?"},), "1")
     verdict = load_judge(lambda solution: np.float32(0.5), TaskSettings()).verdict(asked, "1", "1")
     assert json.dumps(verdict.reward) == "0.5"
+
+
+def test_an_error_of_a_progress_listener_is_not_taken_for_one_of_the_backend(tmp_path: Path) -> None:
+    class Telling(Own):
+        on_tokens: Callable[[int], None] | None = None
+
+        def expand(self, expansions: Sequence[Expansion]) -> Any:
+            assert self.on_tokens is not None
+            self.on_tokens(1)
+
+    def listener(progress: palmette.Progress) -> None:
+        if progress.tokens:
+            raise KeyError("broken")
+
+    with palmette.Searcher(Telling(), None, spread_evenly) as searcher:
+        with pytest.raises(
+            RunError, match="^progress listener listener failed in a call: KeyError: 'broken'"
+        ) as caught:
+            searcher.search("1?", progress=listener)
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_result_with_text_that_is_no_unicode_is_shown_in_a_notebook() -> None:
+    with palmette.Searcher(ScriptedBackend(lambda expansion, above: "=\ud800$"), None, spread_evenly) as searcher:
+        html = searcher.search("1?", progress=None)._repr_html_()
+    assert "=?" in html and html.encode("utf-8")
+
+
+def test_an_outcome_cannot_draw_on_the_terminal() -> None:
+    class Painter(ArrayJudge):
+        def verdict(self, question: palmette.Question, solution: str, answer: str | None) -> palmette.Verdict:
+            return palmette.Verdict("\x1b[31m\ncorrect", 1.0)
+
+    with palmette.Searcher(Own(), None, spread_evenly, judge=Painter(), width=1) as searcher:
+        shown = str(searcher.search("1?").tree)
+    assert shown == "prompt\n└─ =1  [finished,  [31m correct]"

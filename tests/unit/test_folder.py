@@ -13,6 +13,7 @@ import pytest
 
 from palmette.commands.evaluate import evaluate as evaluate_command
 from palmette.commands.plan import plan
+from palmette.commands.progress import ProgressLine
 from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
@@ -339,3 +340,18 @@ def test_a_report_ends_whatever_task_a_folder_names(
     report([folder])
     assert f"answers are not judged again: {said}" in capsys.readouterr().err
     assert (folder / "report.html").is_file()
+
+
+def test_a_folder_cannot_draw_on_the_terminal(
+    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old.rename(old.parent / "a\x1b[31m[bold]\n[")
+    monkeypatch.setenv("COLUMNS", "200")
+    report([folder])
+    evaluate_command(folder)
+    with ProgressLine(folder.name):
+        pass
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].endswith("a [31m[bold] [/report.html")
+    assert shown.out.splitlines()[1].strip().startswith("a [31m[bold] [: 1 question")
+    assert shown.err == "a [31m[bold] [: loading\n"

@@ -23,7 +23,7 @@ def evaluate(
     from rich.console import Console
 
     from palmette.event_log import read_events
-    from palmette.report.table import accuracy_values, plain_table
+    from palmette.report.table import accuracy_values, plain_table, plain_text
     from palmette.run.folder import run_config
     from palmette.run.search import judge_of
     from palmette.run.sweep import PLAN
@@ -51,7 +51,7 @@ def evaluate(
     table = plain_table("aggregate", *VOTES)
     questions = found[config.search.aggregate][config.search.vote].questions
     name = one_line(folder.resolve().name, 40)
-    table.title = f"{name}: {count_of(questions, 'question')}, accuracy with its 95% interval"
+    table.title = plain_text(f"{name}: {count_of(questions, 'question')}, accuracy with its 95% interval")
     for how, votes in found.items():
         table.add_row(how, *(_with_interval(votes[vote]) for vote in VOTES))
     Console().print(table)

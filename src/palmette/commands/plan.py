@@ -10,6 +10,7 @@ import typer
 
 from palmette.commands import flags
 from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.units import one_line_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +93,7 @@ def show_plan(config: "Config", *, train: bool, server: str, predict: bool, as_j
     else:
         planned.print_to(_wide_console())
         if page is not None:
-            print(f"page    {page}")
+            print(f"page    {one_line_path(page)}")
     if planned.refusal is not None:
         raise BudgetError(planned.refusal)
 

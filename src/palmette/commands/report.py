@@ -10,7 +10,7 @@ import typer
 
 from palmette.commands import flags
 from palmette.errors import PalmetteError, RunError
-from palmette.units import one_line
+from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
     from palmette.search.rejudge import Rejudge
@@ -35,7 +35,7 @@ def report(
     named = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
     runs = list({run.resolve(): run for run in named}.values())
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
-    print(write_page(compare(runs, rejudging(trusted=trust)), out or default))
+    print(one_line_path(write_page(compare(runs, rejudging(trusted=trust)), out or default)))
 
 
 def _cells(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from palmette.event_log import EventLog
 from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions
 from palmette.run.parts import Parts, check_questions, limits_of
@@ -159,7 +160,8 @@ class _Told:
 
     def say(self) -> None:
         if self._listener is not None:
-            self._listener(Progress(self.done, self.total, self._tokens))
+            with telling("progress listener", name_of(self._listener), "a call", RunError):
+                self._listener(Progress(self.done, self.total, self._tokens))
 
     def finished(self, result: SearchResult) -> None:
         self.done += 1
