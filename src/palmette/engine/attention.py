@@ -225,7 +225,7 @@ class Mask:
     sees: Sees | None
 
 
-def tree_mask(*, mask_function: Callable[..., torch.Tensor], use_vmap: bool = False, **_: object) -> Mask:
+def tree_mask(*, mask_function: Callable[..., Any], use_vmap: bool = False, **_: object) -> Mask:
     """Implement transformers' AttentionMaskInterface. Raises ValueError for functions that do not take tensors."""
     if mask_function is causal_mask_function:
         return Mask(None)
@@ -234,7 +234,8 @@ def tree_mask(*, mask_function: Callable[..., torch.Tensor], use_vmap: bool = Fa
 
     def sees(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         first = torch.zeros((), dtype=torch.long, device=key.device)
-        return mask_function(first, first, query, key)
+        visible: torch.Tensor = mask_function(first, first, query, key)
+        return visible
 
     return Mask(sees)
 
