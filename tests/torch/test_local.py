@@ -273,6 +273,6 @@ def test_steps_cut_inside_characters_have_the_text_of_their_tokens_when_joined()
                 asked = Expansion(f"q{number}.{cut}", len(steps), prefix, cut + 31 * len(steps), length, step_end="\n")
                 steps += local.expand([asked])
                 prefix += steps[-1].tokens
-            whole, above = (str(tokenizer.decode(tokens)) for tokens in (prefix[1:], written[:cut]))
+            whole, above = (str(tokenizer.decode(list(tokens))) for tokens in (prefix[1:], written[:cut]))
             joined = above.rstrip("\ufffd") + "".join(step.text for step in steps)
             assert joined.rstrip("\ufffd") == whole.replace("<eos>", "").rstrip("\ufffd")
