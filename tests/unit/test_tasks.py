@@ -151,10 +151,11 @@ MESSAGES = ({"role": "user", "content": "1+1?"},)
 def test_a_question_that_no_event_can_hold_is_refused_when_it_is_loaded(
     monkeypatch: pytest.MonkeyPatch, question: Any, said: str
 ) -> None:
-    for own in ([question], Task("mine", (question,), "\n")):
-        monkeypatch.setattr(sys.modules[__name__], "own_task", own, raising=False)
-        with pytest.raises(ConfigError, match=f"^task {'mine' if isinstance(own, Task) else __name__}.*{said}"):
-            load_task(TaskSettings(name=f"{__name__}:own_task"))
+    with pytest.raises(ConfigError, match=f"^task mine.*{said}"):
+        Task("mine", (question,), "\n")
+    monkeypatch.setattr(sys.modules[__name__], "own_task", [question], raising=False)
+    with pytest.raises(ConfigError, match=f"^task {__name__}.*{said}"):
+        load_task(TaskSettings(name=f"{__name__}:own_task"))
     if isinstance(question, Question):
         with pytest.raises(ConfigError, match=said):
             as_task([question], TaskSettings())
@@ -162,9 +163,8 @@ def test_a_question_that_no_event_can_hold_is_refused_when_it_is_loaded(
 
 @pytest.mark.parametrize("step_end", ["", None, 5])
 def test_a_task_that_ends_its_steps_with_nothing_is_refused(step_end: Any) -> None:
-    task = Task("mine", (Question("a", MESSAGES),), step_end)
     with pytest.raises(ConfigError, match=r"task mine: step_end is .*: expected the text that ends a step"):
-        as_task(task, TaskSettings())
+        Task("mine", (Question("a", MESSAGES),), step_end)
 
 
 def test_an_error_of_a_task_is_told_with_its_name_and_chained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,11 @@ def evaluate(
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: name one of its runs, for example {folder}/RUN")
-    config = run_config(folder, imports=False)
+    config = run_config(folder, imports=False)  # Judging again needs no strategy.
     flags.check_trust(folder, [source_of(config.task.name), config.task.judge], trusted=trust)
     replays = replay(read_events(folder)).values()
     if config.task.name == OWN_QUESTIONS:
-        task = Task(OWN_QUESTIONS, tuple(one.question() for one in replays), "")
+        task = Task(OWN_QUESTIONS, tuple(one.question() for one in replays), "\n")
     else:
         task = load_task(config.task)
     found = evaluate_run(replays, Rejudge(judge_of(config, task), task.questions))

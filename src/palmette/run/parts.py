@@ -14,7 +14,7 @@ from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_o
 from palmette.search.loop import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Task
-from palmette.units import one_line, parse_bytes
+from palmette.units import parse_bytes
 from palmette.zoo.resolve import check_model_name
 
 
@@ -110,11 +110,7 @@ def check_questions(config: Config, task: Task, backend: Backend) -> int | None:
     Asked before the first question, so that no run ends in its middle.
     """
     longest, limit, token_bytes = 0, context_tokens(backend), kv_bytes_per_token(backend)
-    seen: set[str] = set()
     for question in task.questions:
-        if question.id in seen:
-            raise ConfigError(f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own")
-        seen.add(question.id)
         prompt_tokens = len(prompt_of(backend, question))
         _check_length(question.id, prompt_tokens, config.search.total_tokens, limit)
         longest = max(longest, prompt_tokens)

@@ -10,7 +10,7 @@ from palmette import registry
 from palmette.errors import ConfigError
 from palmette.own_parts import name_of, telling
 from palmette.settings import TaskSettings
-from palmette.tasks.task import OWN_QUESTIONS, Task, check_task, own_format, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Task, own_format, read_format
 from palmette.units import nearest
 
 FILE_SOURCE = "jsonl"
@@ -37,7 +37,6 @@ def load_task(settings: TaskSettings) -> Task:
         raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
     with telling("task", name_of(part), "making questions", ConfigError):
         task = _as_task(registry.build(part, settings=settings), settings)
-    check_task(task)
     if not task.questions:
         raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
     return replace(task, settings=settings)

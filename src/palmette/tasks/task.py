@@ -44,6 +44,7 @@ class Task:
     """Questions in order, the text that ends a step, and the judge of their answers.
 
     `judge` is a name (`math`, `gym`, an entry point, `package.module:name`), a judge object, or a reward function.
+    Raises ConfigError for two questions with one id.
     """
 
     name: str
@@ -53,11 +54,14 @@ class Task:
     settings: TaskSettings | None = field(default=None, compare=False)
     """The settings that `load_task` loaded it with; None for questions passed from Python."""
 
+    def __post_init__(self) -> None:
+        _check_task(self)
+
 
 LONGEST_QUESTION = 1_000_000
 
 
-def check_task(task: Task) -> None:
+def _check_task(task: Task) -> None:
     """Raise ConfigError, with the task and the question, for what cannot be searched, recorded or read again."""
     values: dict[str, Any] = vars(task)
     name, step_end, questions = values["name"], values["step_end"], values["questions"]
@@ -68,8 +72,13 @@ def check_task(task: Task) -> None:
         raise ConfigError(f"{place}: step_end is {shown(step_end)}: expected the text that ends a step")
     if not isinstance(questions, Sequence):
         raise ConfigError(f"{place}: questions is {shown(questions)}: expected a tuple of Question objects")
+    seen: set[str] = set()
     for number, question in enumerate(questions, start=1):
         check_question(question, f"{place}, question {number}")
+        if question.id in seen:
+            told = f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own"
+            raise ConfigError(f"{place}: {told}")
+        seen.add(question.id)
 
 
 def check_question(question: Any, place: str) -> None:
@@ -90,8 +99,10 @@ def check_question(question: Any, place: str) -> None:
     texts = [question.id, question.reference or "", *(message["content"] for message in messages)]
     if sum(map(len, texts)) > LONGEST_QUESTION:
         raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character") from None
     try:
         _ = question.digest
     except (TypeError, ValueError, RecursionError) as error:
