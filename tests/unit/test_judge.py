@@ -53,7 +53,16 @@ def test_a_reward_function_is_called_with_what_it_names_and_1_is_right() -> None
     assert load_judge(lambda question: None, TaskSettings()).verdict(ASKED, "", "7") == Verdict(None, None)
 
 
-@pytest.mark.parametrize(("given", "said"), [("much", "'much'"), (float("nan"), "nan"), ([1, 2], r"\[1, 2\]")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("much", r"'much' \(str\)"),
+        (float("nan"), r"nan \(float\)"),
+        ([1, 2], r"\[1, 2\] \(list\)"),
+        (10**400, r"10+\.\.\.0+ \(int\)"),
+        pytest.param(10**5000, "a int", id="more digits than Python prints"),
+    ],
+)
 def test_a_reward_that_is_no_finite_number_is_refused_with_the_question(given: object, said: str) -> None:
     with pytest.raises(RunError, match=f"on question q7 returned {said}, and a reward is a finite number"):
         load_judge(lambda solution: given, TaskSettings()).verdict(ASKED, "x", None)

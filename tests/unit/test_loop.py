@@ -204,7 +204,7 @@ def test_a_backend_that_returns_too_few_steps_is_caught() -> None:
         def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
             return super().expand(expansions)[:-1]
 
-    with pytest.raises(RuntimeError, match="3 steps for 4 expansions"):
+    with pytest.raises(BackendError, match="backend Short: expand returned 3 steps for 4 expansions"):
         grow(Short(countdown))
 
 
@@ -337,6 +337,18 @@ def test_a_strategy_that_gives_the_prompt_nothing_ends_the_tree_there(room: int 
     memory = grow(ScriptedBackend(countdown), strategy=Greedy(0, 0), limits=Limits(4, 25, 50, 100, 2, room))
     assert len(memory.growths["a"].tree.nodes) == 1
     assert memory.grants == [("a", {})]
+
+
+def test_a_backend_that_fails_in_the_middle_of_a_wave_is_given_back_every_node_it_was_asked_for() -> None:
+    def script(expansion: Expansion, above: str) -> str:
+        if expansion.question == "b" and expansion.node == 7:
+            raise BackendError("the server is gone")  # Four of its eight children stand by then.
+        return "on\n"
+
+    backend = ScriptedBackend(script)
+    with pytest.raises(BackendError, match="the server is gone"):
+        list(search(ask("a", "b"), backend, None, BestOfN(), LIMITS, seed=0, aggregate="last", observer=Observer()))
+    assert sorted(backend.released) == [(question, node) for question in "ab" for node in range(9)]
 
 
 def test_a_search_that_is_given_up_leaves_no_nodes_behind() -> None:

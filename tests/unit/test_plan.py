@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palmette.config import load_config
+from palmette.config import check_config, load_config
 from palmette.errors import BudgetError, ConfigError
 from palmette.planner.advice import refusal, settings_that_fit
 from palmette.planner.devices import parse_devices
@@ -261,7 +261,7 @@ def _advised(config: Any, setting: str) -> Any:
             values.setdefault(table, {})[key] = {"true": True}.get(
                 value, int(value) if value.isdecimal() else value.strip('"')
             )
-    return type(config).model_validate(values)
+    return check_config(values, {}, "advised")
 
 
 def test_the_width_that_is_advised_is_the_largest_that_fits() -> None:
@@ -403,8 +403,8 @@ def test_a_server_that_rounding_leaves_without_kv_is_refused_with_its_numbers() 
 
 @pytest.mark.parametrize(
     ("devices", "advised"),
-    [("1x105GiB,cpu:8GiB", "1x105GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x101GiB,cpu:17GiB"),
-     ("1x24GiB,cpu:64GiB", "1x101GiB,cpu:64GiB"), ("1x24GiB", "1x101GiB")],
+    [("1x140GiB,cpu:8GiB", "1x140GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x135GiB,cpu:17GiB"),
+     ("1x24GiB,cpu:64GiB", "1x135GiB,cpu:64GiB"), ("1x24GiB", "1x135GiB")],
 )  # fmt: skip
 def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, advised: str) -> None:
     settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.reference": "host"}

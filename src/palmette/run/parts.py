@@ -4,12 +4,15 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from palmette import registry
 from palmette.backends.backend import Backend
 from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
+from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.loop import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Question, Task
@@ -52,9 +55,10 @@ def check_names(config: Config, *, clusters: bool) -> None:
 
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
-    backend = registry.build(registry.find("backend", settings.backend), settings=settings, kv_bytes=kv_bytes)
+    backend = _built("backend", settings.backend, settings=settings, kv_bytes=kv_bytes)
     needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
-    lacking = [name for name in needed if not hasattr(backend, name)]
+    with telling("backend", name_of(backend), "its attributes", BackendError):
+        lacking = [name for name in needed if not hasattr(backend, name)]
     if lacking:
         raise ConfigError(
             f"policy.backend: a {type(backend).__name__} is no backend, it has no {', '.join(lacking)}: "
@@ -67,18 +71,25 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     """Return the scorer that `reward.score` names, None where it reads a model and the config names none."""
     if settings.model is None and settings.score in registry.built_ins("scorer"):
         return None
-    return make_scorer(registry.build(registry.find("scorer", settings.score), settings=settings))
+    return make_scorer(_built("scorer", settings.score, settings=settings))
 
 
 def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
     if registry.is_own("embedder", settings.model):
-        return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
+        return make_embedder(_built("embedder", settings.model, settings=settings))
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
     return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
+
+
+def _built(kind: str, name: str, **given: Any) -> Any:
+    """Return the part of this name, built; raise BackendError, with its class, where building it fails."""
+    part = registry.find(kind, name)
+    with telling(kind, name_of(part), "its constructor", BackendError):
+        return registry.build(part, **given)
 
 
 def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:
@@ -126,7 +137,7 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
                 raise
     if refused and not asked:
         raise refused[0]
-    room = room_of(config.search, len(asked), longest, backend.kv_bytes_per_token)
+    room = room_of(config.search, len(asked), longest, kv_bytes_per_token(backend))
     return Askable(tuple(asked), tuple(str(error) for error in refused), room)
 
 
@@ -134,11 +145,15 @@ def _prompt_tokens(question: Question, search: SearchSettings, backend: Backend,
     """Return how many tokens a question's prompt has. Raises ConfigError or BackendError if it cannot be asked."""
     name = one_line(question.id, 80)
     with _naming(f"question {name} cannot be put to the policy"):
-        tokens = len(backend.encode(question.messages))
-    _check_length(name, tokens, search.total_tokens, backend.context_tokens)
-    if isinstance(scorer, ReadsPrompts):
-        with _naming(f"question {name} cannot be put to the reward model"):
-            scorer.check_prompt(question.messages)
+        tokens = len(prompt_of(backend, question))
+    _check_length(name, tokens, search.total_tokens, context_tokens(backend))
+    reader: object = scorer
+    if isinstance(reader, ReadsPrompts):
+        with (
+            _naming(f"question {name} cannot be put to the reward model"),
+            telling("scorer", name_of(reader), "check_prompt", BackendError),
+        ):
+            reader.check_prompt(question.messages)
     return tokens
 
 

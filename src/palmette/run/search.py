@@ -13,11 +13,13 @@ from palmette.event_log import EventLog
 from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions, recorded_values
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
+from palmette.search.checked import calls_of, kv_bytes_per_token
 from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
@@ -122,7 +124,7 @@ def _search(
         told.say()
         return
     begun = time.monotonic()
-    policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
+    policy_calls, reward_calls = calls_of("backend", backend), calls_of("scorer", scorer) if scorer else 0
     recorder = Recorder(write)
     with ExitStack() as stack:
         device = backend.device if isinstance(backend, OnDevice) else "cpu"
@@ -155,10 +157,10 @@ def _search(
             write(
                 Session(
                     seconds=round(time.monotonic() - begun, 3),
-                    policy_calls=backend.calls - policy_calls,
-                    reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                    policy_calls=max(0, calls_of("backend", backend) - policy_calls),
+                    reward_calls=max(0, (calls_of("scorer", scorer) if scorer else 0) - reward_calls),
                     questions=told.done - len(done),
-                    kv_bytes_per_token=backend.kv_bytes_per_token,
+                    kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
                 )
             )
@@ -178,7 +180,8 @@ class _Told:
 
     def say(self) -> None:
         if self._listener is not None:
-            self._listener(Progress(self.done, self.total, self._tokens, self._skipped))
+            with telling("progress listener", name_of(self._listener), "a call", RunError):
+                self._listener(Progress(self.done, self.total, self._tokens, self._skipped))
 
     def finished(self, result: SearchResult) -> None:
         self.done += 1

@@ -66,6 +66,7 @@ _BY_SPELLING: dict[str, str] = {
 }
 _NO_SPACE = {spelling for name, others in _MEASURES.items() for spelling in (name, *others.split())}
 _WORD = re.compile(r"\s*([A-Za-z][A-Za-z.]*)(?:(?:\s*\^)?([23])(?![0-9]))?")
+_MOST_WORDS = 8
 _BEFORE = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 _BETWEEN = {"per", "a", "an", "each", "every", "of"}
 _AFTER = {"each", "total", "altogether", "left", "remaining", "old", "long", "tall", "wide", "high", "deep", "away"}
@@ -120,7 +121,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
         candidates = [(match.start(), f" {match[1].strip()}" + (f"^{match[2]}" if match[2] else ""))]
     else:
         starts = [space.start() for space in re.finditer(r"(?<=\S)\s+(?=[A-Za-z])", bare)]
-        candidates = [(start, bare[start:]) for start in starts]
+        candidates = [(start, bare[start:]) for start in starts[-_MOST_WORDS:]]
     for start, words in candidates:
         unit = read_unit(words)
         if start and unit and not unit.changes_value:

@@ -51,4 +51,4 @@ def _record(node: Node) -> NodeRecord:
     # Four decimals: later ones depend on which other rows were in the batch.
     logprobs = tuple(round(logprob, 4) for logprob in node.logprobs)
     # The score as it is: `evaluate` has to elect what the run elected, and rounded scores tie.
-    return NodeRecord(node.id, node.parent, node.tokens, node.text, logprobs, node.finished, node.score)
+    return NodeRecord(node.id, node.parent, tuple(node.tokens), node.text, logprobs, node.finished, node.score)
