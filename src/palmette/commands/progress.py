@@ -52,7 +52,15 @@ class ProgressLine:
             self._bar.stop()
 
     def tell(self, progress: "Progress") -> None:
-        """Show how far a search is."""
+        """Show how far a search is, the first time with how many questions are skipped."""
+        if progress.skipped and self._begun is None:
+            asked = progress.total + len(progress.skipped)
+            print(
+                f"{len(progress.skipped)} of {asked} questions cannot be asked and are skipped, the first because: "
+                f"{progress.skipped[0]}",
+                file=sys.stderr,
+                flush=True,
+            )
         self.show(progress.done, progress.total, progress.tokens)
 
     def show(self, done: int, total: int, tokens: int = 0) -> None:

@@ -30,11 +30,15 @@ from palmette.tasks.task import Task
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is: questions finished of all, and tokens written by this process."""
+    """How far a search is: questions finished of all that can be asked, and tokens written by this process.
+
+    `skipped` has the reason for each question that cannot be asked; with `task.unaskable` refuse there is none.
+    """
 
     done: int
     total: int
     tokens: int
+    skipped: tuple[str, ...] = ()
 
 
 Listener = Callable[[Progress], None]
@@ -54,7 +58,7 @@ def config_for(config: Config, task: Task) -> Config:
         asked = config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
     else:
         unset = TaskSettings()
-        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds")}
+        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds", "unaskable")}
         changed = {key: value for key, value in told.items() if value != getattr(unset, key)}
         asked = task.settings.model_copy(update=changed)
     return config.model_copy(update={"task": asked})
@@ -113,9 +117,9 @@ def _search(
     listener: Listener | None,
 ) -> Iterator[SearchResult]:
     backend, scorer = parts.backend, parts.scorer
-    room = check_questions(config, task, backend)
+    askable = check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
-    told = _Told(len(done), len(task.questions), listener)
+    told = _Told(len(done), len(askable.questions), askable.skipped, listener)
     if told.done == told.total:
         told.say()
         return
@@ -135,11 +139,11 @@ def _search(
         try:
             with meter.phase("search"):
                 for growth in search(
-                    [question for question in task.questions if question.id not in done],
+                    [question for question in askable.questions if question.id not in done],
                     watch.backend,
                     watch.scorer,
                     strategy,
-                    limits_of(config.search, task, config.task.stop, room),
+                    limits_of(config.search, task, config.task.stop, askable.room),
                     seed=config.seed,
                     aggregate=config.search.aggregate,
                     observer=recorder,
@@ -165,9 +169,10 @@ def _search(
 class _Told:
     """Counts what is finished and written, and tells a listener."""
 
-    def __init__(self, done: int, total: int, listener: Listener | None) -> None:
+    def __init__(self, done: int, total: int, skipped: tuple[str, ...], listener: Listener | None) -> None:
         self.done = done
         self.total = total
+        self._skipped = skipped
         self._tokens = 0
         self._counted_by_backend = False
         self._listener = listener
@@ -176,7 +181,7 @@ class _Told:
     def say(self) -> None:
         if self._listener is not None:
             with telling("progress listener", name_of(self._listener), "a call", RunError):
-                self._listener(Progress(self.done, self.total, self._tokens))
+                self._listener(Progress(self.done, self.total, self._tokens, self._skipped))
 
     def finished(self, result: SearchResult) -> None:
         self.done += 1

@@ -138,5 +138,5 @@ def _shared(sweep: Sweep) -> tuple[Task, Parts]:
     search = sweep.base.search.model_copy(update={"kv_budget": None})
     parts = build_parts(sweep.base.model_copy(update={"search": search}), clusters=clusters)
     for cell in sweep.cells:
-        check_questions(sweep.config(cell), task, parts.backend)
+        check_questions(sweep.config(cell), task, parts.backend, parts.scorer)
     return task, parts

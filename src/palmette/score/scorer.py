@@ -46,6 +46,14 @@ class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
         """Return the same scores as `score`; the model runs inside `run_pieces`, which may retry a failed piece."""
 
 
+@runtime_checkable
+class ReadsPrompts(Protocol):
+    """A scorer whose model has a tokenizer and a chat template of its own."""
+
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Raise ConfigError for messages that the model cannot be given, before a run asks them."""
+
+
 class Embedder(Protocol):
     """Turns texts into vectors."""
 
