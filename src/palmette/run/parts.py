@@ -122,7 +122,8 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
     """Return the questions that policy and reward model can be given; called before the first one is asked.
 
     Raises ConfigError for one that cannot be asked: with `task.unaskable` refuse for the first, with skip only if no
-    question is left; BackendError for a backend or a scorer that fails. Raises BudgetError where the KV budget is too small for the longest prompt.
+    question is left. Raises BackendError for a backend or a scorer that fails, BudgetError where the KV budget is too
+    small for the longest prompt.
     """
     asked: list[Question] = []
     refused: list[ConfigError] = []
