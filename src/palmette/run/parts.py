@@ -122,8 +122,8 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
     """Return the questions that policy and reward model can be given; called before the first one is asked.
 
     Raises ConfigError for one that cannot be asked: with `task.unaskable` refuse for the first, with skip only if no
-    question is left. Raises BackendError for a backend or a scorer that fails, BudgetError where the KV budget is too
-    small for the longest prompt.
+    question is left. Raises BackendError where a model's template or a part fails, BudgetError where the KV budget is
+    too small for the longest prompt.
     """
     asked: list[Question] = []
     refused: list[ConfigError] = []
@@ -143,7 +143,7 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
 
 
 def _prompt_tokens(question: Question, search: SearchSettings, backend: Backend, scorer: Scorer | None) -> int:
-    """Return how many tokens a question's prompt has. Raises ConfigError if it cannot be asked."""
+    """Return how many tokens a question's prompt has. Raises ConfigError, with its id, if it cannot be asked."""
     name = one_line(question.id, 80)
     with _naming(f"question {name} cannot be put to the policy"):
         tokens = len(prompt_of(backend, question))
