@@ -55,10 +55,32 @@ def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
         if not allocation.is_empty
     )
     unused = [device.name for device in devices if allocations[device].is_empty]
-    remarks = [f"{', '.join(unused)}: not used"] if unused else []
+    remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job)]
     faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
     plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
     return replace(plan, remarks=(*remarks, *_server_remarks(job, servers))) if plan.fits else plan
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names with commas; of more than four the first and the last with their number."""
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]} ({len(names):,} devices)"
+
+
+def _context_remarks(job: Job) -> list[str]:
+    """Return a remark for each model that takes fewer tokens than a whole branch may have: nothing is cut in silence."""
+    search = job.search
+    return [
+        f"search.total_tokens is {search.total_tokens:,}: with a prompt of {count_of(search.prompt_tokens, 'token')} "
+        f"a branch may have {search.path_tokens:,}, and {model.name} takes {positions:,}. A server is started with "
+        f"{positions:,} and ends branches there, a search inside one process refuses longer ones: set "
+        + (
+            f"search.total_tokens to {positions - search.prompt_tokens}"
+            if positions > search.prompt_tokens
+            else f"memory.prompt_tokens below {positions}"
+        )
+        for model in (job.policy, job.reward)
+        if model is not None and (positions := model.shape.positions) is not None and positions < search.path_tokens
+    ]
 
 
 def _quantized_where_supported(job: Job, placement: Placement) -> Job:

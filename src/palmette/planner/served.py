@@ -18,6 +18,7 @@ from palmette.planner.servers import (
     REWARD_FRACTION,
     REWARD_FRACTION_WITH_EMBEDDER,
     ServerShare,
+    context_length,
     least_server_bytes,
     make_server,
     one_question_fractions,
@@ -121,4 +122,5 @@ def _least_kv_bytes(job: Job, role: str, model: Model) -> int:
     if role == "policy" and search.kv_budget_bytes is not None:
         return search.kv_budget_bytes
     holds_all_branches = search.kv_holds == "width" and role == "policy"
-    return (search.unshared_tokens if holds_all_branches else search.path_tokens) * model.kv_token_bytes
+    path_tokens = context_length(model, search)
+    return (search.unshared_tokens if holds_all_branches else path_tokens) * model.kv_token_bytes

@@ -118,7 +118,7 @@ def make_server(
     """Return how to start the server of one model on one device; `order` is its place among the servers."""
     index = device.name.partition(":")[2] or "0"
     environment = f"CUDA_VISIBLE_DEVICES={index}"
-    name, port, length = shlex.quote(model.name), PORTS[role], _context_length(model, search)
+    name, port, length = shlex.quote(model.name), PORTS[role], context_length(model, search)
     is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
     sglang = [
         environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
@@ -151,6 +151,6 @@ def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line
     ]  # fmt: skip
 
 
-def _context_length(model: Model, search: SearchNeeds) -> int:
+def context_length(model: Model, search: SearchNeeds) -> int:
     """Return the longest sequence that a server is asked for, at most what the model supports."""
     return min(search.path_tokens, model.shape.positions or search.path_tokens)
