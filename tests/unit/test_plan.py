@@ -79,7 +79,7 @@ def test_what_two_fractions_leave_for_kv_is_worked_out_by_each_servers_own_rule(
     weights, context = 7_241_732_096 * 2, 450 * 2**20
     passes = lines(plan)["policy activations"].bytes
     assert policy.kv_tokens["sglang"] == (int(0.9 * (80 * GIB - context)) - weights) // 131_072
-    assert policy.kv_tokens["vllm"] == (int(0.9 * 80 * GIB) - weights - context - passes) // 131_072
+    assert policy.kv_tokens["vllm"] == (int(0.9 * 80 * GIB) - weights - passes) // 131_072
     assert lines(plan)["policy KV"].bytes // 131_072 == policy.kv_tokens["sglang"]
 
 

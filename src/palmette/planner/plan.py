@@ -58,7 +58,11 @@ def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
     remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job)]
     faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
     plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
-    return replace(plan, remarks=(*remarks, *_server_remarks(job, servers))) if plan.fits else plan
+    if plan.fits:
+        plan = replace(
+            plan, remarks=(*remarks, *_server_remarks(job, servers), *_learner_remarks(job, placement, plan))
+        )
+    return plan
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -67,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _context_remarks(job: Job) -> list[str]:
-    """Return a remark for each model that takes fewer tokens than a whole branch may have: nothing is cut in silence."""
+    """Return a remark for each model that takes fewer tokens than a whole branch may have: a server cuts it."""
     search = job.search
     return [
         f"search.total_tokens is {search.total_tokens:,}: with a prompt of {count_of(search.prompt_tokens, 'token')} "
@@ -191,6 +195,20 @@ def _server_remarks(job: Job, servers: Sequence[Server]) -> list[str]:
             "refuses to start where less than its share is free; an embedder is loaded after them"
         )
     return remarks
+
+
+def _learner_remarks(job: Job, placement: Placement, plan: Plan) -> list[str]:
+    """Return when the learner has to be loaded where it shares a device with servers."""
+    if job.update is None or not plan.servers:
+        return []
+    device = next(device for device in plan.devices if device.device == placement.policy)
+    kinds = ("learner weights", "learner CUDA context", "LoRA weights", "optimizer state")
+    size = format_bytes(sum(line.bytes for line in device.phases[0].lines if line.holder in kinds))
+    return [
+        f"load the learner with its optimizer state ({size} on {placement.policy.name}) before SGLang starts there: "
+        f"its fraction is of what is free when it starts, and it would take the learner's memory, too; vLLM may start "
+        f"before or after it"
+    ]
 
 
 def _budget_faults(job: Job, placement: Placement) -> tuple[BudgetFault, ...]:

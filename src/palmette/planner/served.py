@@ -14,6 +14,7 @@ from palmette.planner.search_sizes import (
 )
 from palmette.planner.servers import (
     ENGINES,
+    KV_BLOCK_TOKENS,
     POLICY_FRACTION,
     REWARD_FRACTION,
     REWARD_FRACTION_WITH_EMBEDDER,
@@ -117,10 +118,13 @@ def _allocate_server(
 
 
 def _least_kv_bytes(job: Job, role: str, model: Model) -> int:
-    """Return the least bytes of KV that a server works with."""
+    """Return the least bytes of KV that a server works with: one path, in whole blocks, or what the settings demand.
+
+    vLLM refuses to start where its KV cache does not hold one sequence of the longest length.
+    """
     search = job.search
-    if role == "policy" and search.kv_budget_bytes is not None:
-        return search.kv_budget_bytes
-    holds_all_branches = search.kv_holds == "width" and role == "policy"
-    path_tokens = context_length(model, search)
-    return (search.unshared_tokens if holds_all_branches else path_tokens) * model.kv_token_bytes
+    tokens = -(-context_length(model, search) // KV_BLOCK_TOKENS) * KV_BLOCK_TOKENS
+    if role == "policy" and search.kv_holds == "width":
+        tokens = max(tokens, search.unshared_tokens)
+    budget = search.kv_budget_bytes if role == "policy" else None
+    return max(tokens * model.kv_token_bytes, budget or 0)
