@@ -1,9 +1,11 @@
 """Planned servers against the two servers' own rules on shared cards, written down here a second time."""
 
+import json
 import math
 import random
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from palmette.config import load_config
 from palmette.planner.devices import Device
 from palmette.planner.job import Job, Model
 from palmette.planner.lines import Plan
+from palmette.planner.models.find_shape import known_config
 from palmette.planner.plan import plan_job
 from palmette.planner.run_plan import job_of, plan_run
 from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
@@ -153,3 +156,25 @@ def test_with_training_the_plan_says_that_the_learner_loads_before_sglang() -> N
     assert tokens > 1.2 * plan.servers[0].kv_tokens["sglang"]
     with pytest.raises(RefusedError):
         card.take(15 * GIB)
+
+
+@pytest.mark.parametrize("architecture", ["Qwen2ForRewardModel", "LlamaForSequenceClassification"])
+def test_a_reward_model_with_a_head_of_its_own_is_served_as_one(architecture: str, tmp_path: Path) -> None:
+    values = known_config("Qwen/Qwen2.5-7B")
+    assert values is not None
+    (tmp_path / "config.json").write_text(json.dumps({**values, "architectures": [architecture]}))
+    settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": str(tmp_path), "search.strategy": "rebase"}
+    plan = plan_run(load_config(None, {**settings, "memory.devices": "2x80GiB"}))[1]
+    policy, reward = (next(own for own in plan.servers if own.role == role) for role in ("policy", "reward"))
+    assert reward.commands["sglang"].endswith(" --is-embedding") and reward.commands["vllm"].endswith(
+        "--runner pooling"
+    )
+    assert "--is-embedding" not in policy.commands["sglang"] and "--runner" not in policy.commands["vllm"]
+
+
+def test_vllm_needs_less_kv_for_layers_that_see_a_window_only() -> None:
+    settings = {"policy.model": "openai/gpt-oss-20b", "reward.model": None, "search.total_tokens": 60_000 - 256}
+    for engine, tokens in (("sglang", 60_000 * 2), ("vllm", 60_000 + 128 + 2048)):
+        plan = plan_run(load_config(None, {**settings, "memory.devices": "1x24GiB"}), server=engine)[1]
+        line = next(line for line in plan.devices[0].phases[0].lines if line.kind == "kv")
+        assert line.needed_bytes == tokens * 12 * 1024 * 2

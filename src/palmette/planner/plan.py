@@ -55,7 +55,7 @@ def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
         if not allocation.is_empty
     )
     unused = [device.name for device in devices if allocations[device].is_empty]
-    remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job)]
+    remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job), *_counted_remarks(job)]
     faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
     plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
     if plan.fits:
@@ -84,6 +84,16 @@ def _context_remarks(job: Job) -> list[str]:
         )
         for model in (job.policy, job.reward)
         if model is not None and (positions := model.shape.positions) is not None and positions < search.path_tokens
+    ]
+
+
+def _counted_remarks(job: Job) -> list[str]:
+    """Return a remark for each model whose parameters are not from a formula."""
+    return [
+        f"{model.name}: there is no formula for its model_type {model.shape.family}; its tensors and its KV cache were "
+        f"counted on the model itself, {model.shape.counted}"
+        for model in (job.policy, job.reward)
+        if model is not None and model.shape.counted
     ]
 
 
