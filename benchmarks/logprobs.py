@@ -7,7 +7,6 @@ before the first call; time is CPU time of one forward and backward pass; differ
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.peaks import peak_of_process
+from palmette.memory.host import resident_bytes
 from palmette.train.logprobs import plain_logprobs, token_logprobs
 from palmette.train.model_parts import Head
 from palmette.units import format_bytes
@@ -35,16 +36,6 @@ def verl_logprobs(hidden_TD: torch.Tensor, head: Head, tokens_T: torch.Tensor) -
 SIDES = {"palmette": token_logprobs, "plain": plain_logprobs, "verl": verl_logprobs}
 
 
-def resident() -> int:
-    """Return the bytes that this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def resident_peak() -> int:
-    """Return the most bytes that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def one_side(name: str, tokens: int, vocabulary: int, width: int, results: Path) -> None:
     """Run one side; print its extra bytes and seconds, write its values and gradients."""
     torch.manual_seed(0)
@@ -53,10 +44,10 @@ def one_side(name: str, tokens: int, vocabulary: int, width: int, results: Path)
     tokens_T = torch.randint(vocabulary, (tokens,))
     above_T, above_entropy_T = torch.randn(tokens) / tokens, torch.randn(tokens) / tokens
     torch.mm(hidden_TD.detach()[:8], weight_VD.detach()[:8].t())  # The matrix library's own start.
-    before, begun = resident(), time.process_time()
+    before, begun = resident_bytes(), time.process_time()
     logprobs_T, entropies_T = SIDES[name](hidden_TD, Head(weight_VD, temperature=0.8), tokens_T)
     ((logprobs_T * above_T).sum() + (entropies_T * above_entropy_T).sum()).backward()
-    print(resident_peak() - before, time.process_time() - begun)
+    print(peak_of_process() - before, time.process_time() - begun)
     torch.save([logprobs_T.detach(), entropies_T.detach(), hidden_TD.grad, weight_VD.grad], results)
 
 

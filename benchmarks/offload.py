@@ -7,16 +7,16 @@ Each way runs in a process of its own. The first pass of a process is not timed:
 
 import importlib
 import json
-import resource
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 
+from benchmarks.peaks import peak_of_process
 from palmette.memory.heap import map_large_blocks
+from palmette.memory.host import resident_bytes
 from palmette.memory.offload import streamed
 from palmette.memory.offload_pages import MappedWeights
 from palmette.train.reference import response_logprobs
@@ -27,27 +27,24 @@ from palmette.zoo.load import load_policy
 SAMPLES = [Sample(tuple(range(100, 164)), tuple(range(200, 392)), (1.0,) * 192)] * 2
 
 
-def resident() -> int:
-    """Return the bytes that this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 def one_way(way: str) -> None:
     """Print what one way holds above its start, its CPU seconds and its results."""
     map_large_blocks()
     importlib.import_module("transformers.models.llama.modeling_llama")  # Code is no part of a model's memory.
     torch.ones(64, 64).matmul(torch.ones(64, 64))
-    base = resident()
+    base = resident_bytes()
     model = load_policy("smollm2-135m")[0]
-    loaded = resident() - base
+    loaded = resident_bytes() - base
     for _ in range(2):
         begun = time.process_time()
         with streamed(model, MappedWeights(model)) if way == "streamed" else nullcontext():
             values = response_logprobs(model, SAMPLES, micro_batch_tokens=1024)
         seconds = time.process_time() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base
+    peak = peak_of_process() - base
     print(
-        json.dumps({"loaded": loaded, "peak": peak, "after": resident() - base, "seconds": seconds, "values": values})
+        json.dumps(
+            {"loaded": loaded, "peak": peak, "after": resident_bytes() - base, "seconds": seconds, "values": values}
+        )
     )
 
 

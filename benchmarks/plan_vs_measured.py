@@ -8,7 +8,6 @@ with 1 where a plan is below what was measured, or more than 15% above it.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -109,6 +108,7 @@ def measured_search(settings: Settings) -> int:
 
 def measured_update(settings: Settings) -> int:
     """Make two updates in this process, of samples as long as they may be; return the most that it held."""
+    from benchmarks.peaks import peak_of_process
     from palmette.config import load_config
     from palmette.memory.heap import map_large_blocks
     from palmette.planner.run_plan import job_of
@@ -128,11 +128,7 @@ def measured_update(settings: Settings) -> int:
     learner = Learner(shape.trained(model), savings=Savings(update.checkpointing))
     for _ in range(2):
         learner.update(shape.samples(), micro_batch_tokens=update.micro_batch_tokens)
-    return _peak_bytes()
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_of_process()
 
 
 def planned_search(settings: Settings) -> int:

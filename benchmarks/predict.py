@@ -8,28 +8,23 @@ process held when the model's file was mapped and hardly a page of it read.
 import argparse
 import importlib
 import json
-import resource
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.peaks import peak_of_process
 from palmette.memory.heap import map_large_blocks
+from palmette.memory.host import resident_bytes
 from palmette.memory.tracker import WEIGHTS, Tracker
 from palmette.train.fake_update import UpdateShape, predict_update
 from palmette.train.learner import Learner, Savings
 from palmette.train.model_parts import train_all, train_lora
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
-
-
-def resident() -> int:
-    """Return the bytes that this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool) -> dict[str, float]:
@@ -40,7 +35,7 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
         importlib.import_module("peft")
     torch.ones(64, 64, requires_grad=True).matmul(torch.ones(64, 64)).sum().backward()  # The libraries' own start.
     model: Any = load_policy(model_name)[0]
-    base = resident()
+    base = resident_bytes()
     model = train_all(model) if shape.lora_rank is None else train_lora(model, rank=shape.lora_rank)
     tracker = Tracker()
     tracker.track([*model.parameters(), *model.buffers()], WEIGHTS)
@@ -52,7 +47,7 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
         for _ in range(2):
             learner.update(shape.samples(), micro_batch_tokens=shape.micro_batch_tokens)
         seconds = time.process_time() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_of_process()
     return {"base": base, "resident": peak, "seconds": seconds, "tracked": tracker.peak_bytes}
 
 

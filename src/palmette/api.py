@@ -9,14 +9,14 @@ from typing import Any, overload
 from weakref import finalize
 
 from palmette import registry
-from palmette.config import check_config, load_config
-from palmette.errors import RunError
+from palmette.config import load_config
+from palmette.errors import ConfigError, RunError
 from palmette.event_log import EventLog
 from palmette.memory.meter import Meter
 from palmette.report.memory_plan import MemoryPlan, plan_config
-from palmette.run.folder import anchored, finished_questions, new_folder, run_config
+from palmette.run.folder import anchored, finished_questions, folder_path, new_folder, resumed_config, run_config
 from palmette.run.parts import Parts, build_parts, check_questions
-from palmette.run.search import Listener, Progress, make_meter, search_into, search_task
+from palmette.run.search import Listener, Progress, config_for, make_meter, search_into, search_task
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
@@ -59,25 +59,33 @@ class Searcher:
         parts: Parts | None = None,
         **search: Any,
     ) -> None:
+        told: Any = {} if settings is None else settings
+        if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
+            raise ConfigError('settings: give a table of keys and values, such as {"policy.temperature": 0.8}')
+        objects: list[registry.Given] = []
+
+        def named(kind: str, part: Part) -> str | None:
+            if part is None or isinstance(part, str):
+                return part
+            objects.append(registry.add(kind, part))
+            return objects[-1].name
+
         given = {
-            "policy.model": _named("backend", policy),
-            "search.strategy": _named("strategy", strategy),
-            "task.judge": _named("judge", judge),
-            "embedder.model": _named("embedder", embedder),
+            "policy.model": named("backend", policy),
+            "search.strategy": named("strategy", strategy),
+            "task.judge": named("judge", judge),
+            "embedder.model": named("embedder", embedder),
             "seed": seed,
-            **{f"search.{key}": value for key, value in search.items()},
-            **(settings or {}),
         }
-        overrides = {key: value for key, value in given.items() if value is not None}
+        overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if not isinstance(reward, str):
-            overrides["reward.model"] = _named("scorer", reward)
+            overrides["reward.model"] = named("scorer", reward)
         elif reward != "auto":
             overrides["reward.model"] = None if reward == "none" else reward
-        if isinstance(config, Config):
-            self.config = _overlaid(config, overrides) if overrides else config
-        else:
-            self.config = load_config(None if config is None else Path(config), overrides, given_by="arguments")
-        self._parts = parts
+        overrides |= {f"search.{key}": value for key, value in search.items()}
+        self.config = load_config(config, {**overrides, **told}, given_by="arguments")
+        self.config.hold(*objects)
+        self._parts = self._given_parts = parts
         self._meter: Meter | None = None
         self._searching = Lock()
 
@@ -92,16 +100,20 @@ class Searcher:
 
     def load(self) -> Parts:
         """Load the models unless they are loaded; raise BudgetError before a weight is read where they cannot fit."""
-        meter = self._started_meter()
-        if self._parts is None:
-            with meter.phase("load"):
-                self._parts = build_parts(self.config)
-            meter.reclaim("load", parse_bytes(self.config.memory.reclaim_least))
+        try:
+            meter = self._started_meter()
+            if self._parts is None:
+                with meter.phase("load"):
+                    self._parts = build_parts(self.config)
+                meter.reclaim("load", parse_bytes(self.config.memory.reclaim_least))
+        except BaseException:
+            self.close()
+            raise
         return self._parts
 
     def close(self) -> None:
-        """Let go of the models. A search can be started again, which loads them anew."""
-        self._parts = None
+        """Let go of the models. A search can be started again, which loads them anew; `parts` given are used again."""
+        self._parts = self._given_parts
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
             self._meter = None
@@ -153,10 +165,11 @@ class Searcher:
             yield from self._record(task, out, progress)
 
     def _record(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
+        config = config_for(self.config, task)
         if out is None:
-            yield from search_task(self.config, self.load(), task, self._started_meter(), listener=progress)
+            yield from search_task(config, self.load(), task, self._started_meter(), listener=progress)
             return
-        config = anchored(_recorded(self.config, task, out))
+        config = anchored(config.model_copy(update={"out": str(out)}))
         folder = new_folder(config)
         try:
             parts = self.load()
@@ -177,24 +190,26 @@ class Searcher:
     ) -> Iterator[SearchResult]:
         """Search the questions of a recorded run that are not finished yet; safe to stop and call again.
 
-        Without `questions` they are those of the run's task; questions of your own are given once more.
+        Without `questions` they are those of the run's task; questions of your own are given once more. Raises RunError
+        where the run was recorded with other parts or settings than this searcher has.
         """
-        place = Path(folder)
-        given = None if questions is None else as_task(questions, self.config.task)[0]
+        place = folder_path(folder)
+        recorded = run_config(place, imports=False)
         with EventLog(place):  # Before anything is loaded: a second process should hear at once.
-            task = given or load_task_of(self.config.task)
+            task = load_task_of(recorded.task) if questions is None else as_task(questions, recorded.task)[0]
+            config = resumed_config(place, recorded, config_for(self.config, task))
             done = finished_questions(place, task)
         if len(done) == len(task.questions):
             if progress is not None:
                 progress(Progress(len(done), len(done), 0))
             return
         with self._one_at_a_time():
-            yield from search_into(place, self.config, self.load(), task, self._started_meter(), listener=progress)
+            yield from search_into(place, config, self.load(), task, self._started_meter(), listener=progress)
 
     @classmethod
     def of_run(cls, folder: str | Path) -> "Searcher":
         """Return a searcher with the config that a recorded run was started with, for `resume`."""
-        return cls(config=run_config(Path(folder)))
+        return cls(config=run_config(folder_path(folder)))
 
     def _started_meter(self) -> Meter:
         if self._meter is None:
@@ -257,25 +272,3 @@ def plan(
     given = {**(settings or {}), **({} if devices is None else {"memory.devices": devices})}
     searcher = Searcher(policy, reward, strategy, config=config, settings=given, **search)
     return plan_config(searcher.config, train=train, server=server)
-
-
-def _named(kind: str, part: Part) -> str | None:
-    """Return a part's name; an object is made known to this process under one."""
-    return part if part is None or isinstance(part, str) else registry.add(kind, part)
-
-
-def _recorded(config: Config, task: Task, out: str | Path) -> Config:
-    """Return the config that a run is recorded with: its folder, and the settings that its task was made from."""
-    asked = task.settings or config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
-    return config.model_copy(update={"out": str(out), "task": asked})
-
-
-def _overlaid(config: Config, overrides: Mapping[str, Any]) -> Config:
-    values = config.model_dump(mode="json")
-    for key, value in overrides.items():
-        *tables, last = key.split(".")
-        table: dict[str, Any] = values
-        for name in tables:
-            table = table.setdefault(name, {})
-        table[last] = value
-    return check_config(values, dict.fromkeys(overrides, "arguments"), "config")

@@ -1,17 +1,20 @@
 """From a file and overrides to a checked config: every fault is found in one pass and told in one line each."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, reads_model, split_search
-from palmette.strategy import settings_of
+from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, SearchSettings, Settings, reads_model, split_search
+from palmette.strategy import read_settings, settings_of
 from palmette.units import nearest, one_line
 from palmette.yaml_file import read_yaml
+
+Table = TypeVar("Table", bound=Settings)
 
 RENAMED = {
     ("search", "fold"): "aggregate",
@@ -43,23 +46,48 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
 
 
 def load_config(
-    path: Path | None = None,
+    base: Config | str | os.PathLike[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
     given_by: str = "command line",
     strategies: Sequence[str] = (),
 ) -> Config:
-    """Read a YAML file (or none), lay dotted overrides over it and check everything at once.
+    """Take a YAML file, a Config or nothing, lay dotted overrides over it and check everything at once.
 
     Keys that one of the other `strategies` declares are kept for it. Raises ConfigError that names the file, or who the
     override was `given_by`, the key and, for an unknown key, the nearest known one.
     """
-    values = read_yaml(path) if path else {}
-    sources: dict[str, str] = {}
-    for key, value in (overrides or {}).items():
+    overrides, origin = overrides or {}, "config"
+    values: dict[str, Any] = {}
+    if isinstance(base, Config):
+        values, strategies = _told(base, overrides), (*strategies, base.search.strategy)
+    elif isinstance(base, str | os.PathLike):
+        values, origin = read_yaml(Path(base)), str(base)
+    elif base is not None:
+        raise ConfigError(f"config: give the path of a YAML file or a Config, not a {type(base).__name__}")
+    for key, value in overrides.items():
         _insert(values, key, value)
-        sources[key] = given_by
-    return check_config(values, sources, str(path) if path else "config", strategies=strategies)
+    config = check_config(values, dict.fromkeys(overrides, given_by), origin, strategies=strategies)
+    if isinstance(base, Config):
+        config.hold(*base.given)
+    return config
+
+
+def _told(config: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config was told, without what was decided from it and from what the overrides replace."""
+    values = config.model_dump(mode="json", exclude_unset=True)
+    if "policy.model" in overrides and config.policy.backend == config.policy.model:
+        values.get("policy", {}).pop("backend", None)
+    if "reward.model" in overrides and config.reward.model is None and not reads_model(config.reward.score):
+        values.get("reward", {}).pop("score", None)
+    if overrides.get("search.strategy", config.search.strategy) != config.search.strategy:
+        declared = settings_of(registry.find("strategy", config.search.strategy))
+        own = {key: value for key, value in config.search.options.items() if key in declared.model_fields}
+        told = declared.model_construct(**own).model_dump(mode="json", exclude_defaults=True, warnings=False)
+        values["search"] = {
+            key: value for key, value in values.get("search", {}).items() if key not in own or key in told
+        }
+    return values
 
 
 def check_config(
@@ -121,19 +149,24 @@ def _named_parts(config: Config) -> Config:
     """Return the config with `auto` decided and parts that are named in the place of a model where they belong."""
     policy, reward = config.policy, config.reward
     if registry.is_own("backend", policy.model):
-        policy = policy.model_copy(update={"backend": policy.model})
+        policy = _decided(policy, backend=policy.model)
     if reward.model is not None and registry.is_own("scorer", reward.model):
         reward = reward.model_copy(update={"score": reward.model, "model": None})
-    model, score = reward.model, reward.score
-    if model == "auto":
-        model = config.partner() if reads_model(score) else None
-    if score == "auto":
-        score = "likelihood" if model in READ_BY_LIKELIHOOD else "head"
-    reward = reward.model_copy(update={"model": model, "score": score})
+    if reward.model == "auto":
+        reward = _decided(reward, model=config.partner() if reads_model(reward.score) else None)
+    if reward.score == "auto":
+        reward = _decided(reward, score="likelihood" if reward.model in READ_BY_LIKELIHOOD else "head")
     task = config.task
     if task.format == "auto":
-        task = task.model_copy(update={"format": FORMATS.get(policy.model, "math")})
+        task = _decided(task, format=FORMATS.get(policy.model, "math"))
     return config.model_copy(update={"policy": policy, "reward": reward, "task": task})
+
+
+def _decided(table: Table, **decided: Any) -> Table:
+    """Return a table with these values. They count as unset: other settings laid over the config decide them anew."""
+    copy = table.model_copy(update=decided)
+    copy.model_fields_set.difference_update(decided)
+    return copy
 
 
 def _checked_options(
@@ -143,9 +176,12 @@ def _checked_options(
 
     A key that another built-in strategy, or one of `strategies`, declares is checked by that one and kept: one file
     serves several strategies.
-    Raises ConfigError for a name that stands for no strategy.
+    Raises ConfigError for a name that stands for no strategy, and for one whose settings cannot be keys of a config.
     """
     declared = settings_of(registry.find("strategy", strategy))
+    for key in declared.model_fields:
+        if key in SearchSettings.model_fields:
+            raise ConfigError(f"it declares {key!r}, which is a key of every search: rename it")
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}
@@ -156,10 +192,17 @@ def _checked_options(
         else:
             own = {key: others.pop(key) for key in list(others) if key in model.model_fields}
         try:
-            values = model.model_validate(own).model_dump(mode="json")
+            values = read_settings(model, own).model_dump(mode="json")
+            read_settings(model, values)  # As the run's events will give it back.
             checked |= values if model is declared else {key: values[key] for key in own}
         except ValidationError as error:
-            faults += [{**item, "loc": ("search", *item["loc"])} for item in error.errors()]
+            # What another strategy requires is not asked of this one.
+            wrong = [item for item in error.errors() if model is declared or item["type"] != "missing"]
+            faults += [{**item, "loc": ("search", *item["loc"])} for item in wrong]
+            checked |= own
+        except ValueError as error:
+            told = one_line(str(error), 200)
+            raise ConfigError(f"the settings of strategy {strategy} cannot be recorded: {told}") from error
     if keeps_unknown:
         return {**checked, **others}, faults
     faults += [
@@ -199,7 +242,7 @@ def _insert(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     dotted = ".".join(str(part) for part in item["loc"])
-    origin = sources.get(dotted, origin)
+    origin = next((told_by for key, told_by in sources.items() if f"{dotted}.".startswith(f"{key}.")), origin)
     if not dotted:
         return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
@@ -213,6 +256,8 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
             return f"{origin}: {dotted!r} is called '{table}.{RENAMED[table, key]}' now"
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."
         return f"{origin}: unknown key {dotted!r}.{hint}"
+    if item["type"] == "missing":
+        return f"{origin}: {dotted} is not set, and has no default"
     given = item["input"]
     # A scalar is shown, anything larger only named: a few aliases in YAML can stand for gigabytes.
     shown = one_line(repr(given), 80) if isinstance(given, str | float | bool | None) else f"a {type(given).__name__}"

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 from palmette.errors import ConfigError
 from palmette.units import nearest, one_line
@@ -52,8 +54,19 @@ class Listing:
     source: str
 
 
-_objects: dict[tuple[str, str], Any] = {}
-"""Parts given as objects to this process, by kind and name."""
+@dataclass(frozen=True, eq=False)
+class Given:
+    """An object given as a part, and the name under which `find` returns it for as long as somebody holds this."""
+
+    name: str
+    part: Any
+
+
+_objects: WeakValueDictionary[tuple[str, str], Given] = WeakValueDictionary()
+"""Objects that cannot be imported by name, by kind and name."""
+
+_OBJECT = re.compile(r"[\w.]+:[\w.<>]+(\(\))?(#\d+)?")
+_numbers = count(1)
 
 
 def is_reference(name: str) -> bool:
@@ -86,24 +99,38 @@ def listings(kind: str) -> list[Listing]:
     return found
 
 
-def add(kind: str, part: Any) -> str:
-    """Make an object known to this process; return the name under which `find` gives it back.
+def add(kind: str, part: Any) -> Given:
+    """Give an object a name that says where it came from.
 
-    The name is written as a reference, so that a run's config says where the part came from.
+    What its module has under its name is named like that, `module:name`, and found by import. Any other object gets a
+    number, `module:Class()#1`, so that no two share a name.
     """
     named = part if isinstance(part, type) or inspect.isroutine(part) else type(part)
-    name = stem = f"{named.__module__}:{re.sub(r'[^0-9A-Za-z_.]', '_', named.__qualname__)}"
-    count = 1
-    while _objects.get((kind, name), part) is not part:
-        count += 1
-        name = f"{stem}_{count}"
-    _objects[kind, name] = part
-    return name
+    name = f"{named.__module__}:{named.__qualname__}"
+    held: Any = sys.modules.get(named.__module__)
+    for attribute in named.__qualname__.split("."):
+        held = getattr(held, attribute, None)
+    if held is part and is_reference(name):
+        return Given(name, part)
+    called = "" if isinstance(part, type) or inspect.isfunction(part) else "()"
+    given = Given(f"{name}{called}#{next(_numbers)}", part)
+    _objects[kind, given.name] = given
+    return given
+
+
+def is_object(name: str) -> bool:
+    """Tell whether a name was made for an object that cannot be imported, in this process or in another."""
+    return _OBJECT.fullmatch(name) is not None and any(mark in name for mark in ("<", "(", "#"))
+
+
+def lasting(name: str) -> str:
+    """Return a name without the number that tells the objects of one process apart: the name that a run records."""
+    return name.partition("#")[0] if is_object(name) else name
 
 
 def is_own(kind: str, name: str) -> bool:
     """Tell whether a name stands for a part of the user's own: an object given, an entry point, or a reference."""
-    if (kind, name) in _objects or is_reference(name):
+    if is_object(name) or is_reference(name):
         return True
     return name not in built_ins(kind) and any(entry.name == name for entry in _installed(kind))
 
@@ -113,8 +140,14 @@ def find(kind: str, name: str) -> Any:
 
     Importing a user's module runs its code. Raises ConfigError for a name that is none, with the nearest one there is.
     """
-    if (kind, name) in _objects:
-        return _objects[kind, name]
+    given = _objects.get((kind, name))
+    if given is not None:
+        return given.part
+    if is_object(name):
+        raise ConfigError(
+            f"{kind} {one_line(lasting(name), 80)} was given from Python as an object, which cannot be imported: "
+            f"give it again, to a Searcher with the same settings"
+        )
     if name in built_ins(kind):
         return importlib.import_module(f"{KINDS[kind].package}.{name}").plugin
     for entry in _installed(kind):

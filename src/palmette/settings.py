@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
@@ -16,7 +17,7 @@ from pydantic import (
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.strategy import Strategy, make_strategy, settings_of
+from palmette.strategy import Strategy, make_strategy, read_settings, settings_of
 from palmette.units import parse_bytes
 
 Device = str
@@ -169,7 +170,7 @@ class SearchSettings(Settings):
     @model_serializer(mode="wrap")
     def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = write(self)
-        options = values.pop("options")
+        options = values.pop("options", {})
         return {**values, **options}
 
     @property
@@ -184,7 +185,7 @@ class SearchSettings(Settings):
         own = {key: value for key, value in self.options.items() if key in declared.model_fields}
         try:
             return make_strategy(
-                part, declared.model_validate(own), width=self.width, first_step_tokens=self.first_tokens
+                part, read_settings(declared, own), width=self.width, first_step_tokens=self.first_tokens
             )
         except TypeError as error:
             raise ConfigError(f"search.strategy {self.strategy}: {error}") from error
@@ -248,6 +249,16 @@ class Config(Settings):
     search: SearchSettings = SearchSettings()
     memory: MemorySettings = MemorySettings()
     train: TrainSettings = TrainSettings()
+    _given: tuple[object, ...] = PrivateAttr(())
+
+    @property
+    def given(self) -> tuple[object, ...]:
+        """The objects that this config names, which can be found for as long as it lives."""
+        return self._given
+
+    def hold(self, *given: object) -> None:
+        """Keep objects that this config names."""
+        self._given = (*self._given, *given)
 
     def has_scores(self) -> bool:
         """Tell whether steps are scored: by a reward model, or by a scorer of the user's own."""

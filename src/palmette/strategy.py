@@ -3,10 +3,12 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 from palmette.tree import Tree
 
@@ -106,13 +108,23 @@ def settings_of(part: Any) -> type[StrategySettings]:
     return part.Settings if isinstance(part, type) and issubclass(part, Strategy) else StrategySettings
 
 
-def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
-    """Return a strategy: an object as it is, a class built with these settings, a plain function wrapped as a strategy.
+def read_settings(declared: type[StrategySettings], values: Mapping[str, Any]) -> StrategySettings:
+    """Return a strategy's settings from values as Python, YAML or a run's events hold them: a list may be a tuple.
 
-    Raises TypeError for anything else.
+    Raises ValidationError for values that are not as declared, ValueError for those that JSON cannot write.
+    """
+    return declared.model_validate_json(to_json(values))
+
+
+def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
+    """Return a strategy: a class built with these settings, a plain function wrapped, or a shallow copy of an object.
+
+    The copy has the width and the first step of this run. Raises TypeError for anything else.
     """
     if isinstance(part, Strategy):
-        return part
+        made = copy(part)  # One object may serve several runs at once.
+        vars(made).update(width=width, first_step_tokens=first_step_tokens)
+        return made
     if isinstance(part, type) and issubclass(part, Strategy):
         return part(settings, width=width, first_step_tokens=first_step_tokens)
     if callable(part) and not isinstance(part, type):

@@ -10,14 +10,15 @@ from palmette.errors import ConfigError
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `search.width=64` into its key and its value, read as YAML reads a scalar."""
+    """Split `search.width=64` into its key and its value, read as YAML reads it."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set search.width=64")
     try:
         parsed = _parse_yaml(value)
-        # No key takes a table: {question} is meant as text.
-        return key.strip(), value if isinstance(parsed, dict | list) else parsed
+        # Only a strategy's own settings can be tables or lists: elsewhere {question} is meant as text.
+        is_text = isinstance(parsed, dict | list) and not key.strip().startswith("search.")
+        return key.strip(), value if is_text else parsed
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None
 

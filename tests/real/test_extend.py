@@ -124,7 +124,9 @@ def test_plugins_lists_the_parts_with_the_package_they_come_from(garden: Path) -
     listed = json.loads(run_command(garden, "plugins", "--json").stdout)
     own = {(row["kind"], row["name"]): row for row in listed if row["from"] == "palmette-garden"}
     assert set(own) == {(kind, name) for kind, (name, _) in NAMES.items()} | {("judge", "letters")}
-    assert own["strategy", "keep"]["settings"] == {"keep": {"default": 2, "meaning": "leaves that go on"}}
+    assert own["strategy", "keep"]["settings"] == {
+        "keep": {"default": 2, "required": False, "meaning": "leaves that go on"}
+    }
     assert own["task", "sums"]["summary"] == "Sums of three numbers below 10; `task.seed` chooses them."
     assert all(row["summary"] for row in listed)
     shown = run_command(garden, "plugins").stdout

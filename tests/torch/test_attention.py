@@ -1,7 +1,8 @@
 """The fast path against the slow one, on random forests."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def attend_one_by_one(
     values_GCW: torch.Tensor,
     seen: Sequence[Sequence[int]],
     *,
-    window: int | None = None,
+    sees: Callable[[int, int], bool] | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
     """Return the same as `attend`, computed one query at a time.
@@ -32,7 +33,7 @@ def attend_one_by_one(
     """
     results = []
     for query, path in enumerate(seen):
-        slots = list(path)[-window if window else 0 :]
+        slots = [slot for position, slot in enumerate(path) if sees is None or sees(len(path) - 1, position)]
         keys_GLW, values_GLW = keys_GCW[:, slots].float(), values_GCW[:, slots].float()
         scores_GFL = query_GTFW[:, query].float() @ keys_GLW.transpose(1, 2)
         if softcap is not None:
@@ -41,9 +42,20 @@ def attend_one_by_one(
     return torch.stack(results, 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 7}, {"softcap": 1.5}, {"window": 30, "softcap": 4.0}])
+def window(size: int) -> Callable[[Any, Any], Any]:
+    return lambda query, key: query - key < size
+
+
+def chunks(size: int) -> Callable[[Any, Any], Any]:
+    return lambda query, key: query // size == key // size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sees": window(7)}, {"softcap": 1.5}, {"sees": window(30), "softcap": 4.0}, {"sees": chunks(9)}],
+)
 @pytest.mark.parametrize("fold", [1, 3])
-def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options: dict[str, float]) -> None:
+def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options: dict[str, Any]) -> None:
     for seed in range(12):
         rng = random.Random(seed)
         torch.manual_seed(seed)
@@ -60,8 +72,8 @@ def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options
         ]
         query = torch.randn(2, len(seen), fold, 8)
         reading = plan_attention(segments, np.array([len(path) - 1 for path in seen]), CPU)
-        fast = attend(query, pool.keys[0], pool.values[0], reading, **options)  # type: ignore[arg-type]
-        slow = attend_one_by_one(query, pool.keys[0], pool.values[0], seen, **options)  # type: ignore[arg-type]
+        fast = attend(query, pool.keys[0], pool.values[0], reading, **options)
+        slow = attend_one_by_one(query, pool.keys[0], pool.values[0], seen, **options)
         assert torch.allclose(fast, slow, atol=1e-5)
 
 

@@ -171,14 +171,20 @@ def tiny(kind: str, **changes: Any) -> Any:
         ("phi3", {}),
         ("smollm3", {}),
         ("olmo2", {}),
+        # Windows that stand in the mask alone, and longer than the few tokens of `check`.
+        ("llama4_text", {"attention_chunk_size": 7, "num_local_experts": 2, "intermediate_size_mlp": 48}),
+        ("phimoe", {"sliding_window": 7, "num_local_experts": 4}),
+        ("qwen2_moe", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0, "num_experts": 4,
+                       "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}),
+        ("olmoe", {"num_experts": 4, "num_experts_per_tok": 2, "sliding_window": 7}),
     ],
-)
+)  # fmt: skip
 @torch.inference_mode()
 def test_models_of_many_kinds_give_on_the_tree_what_they_give_alone(kind: str, changes: dict[str, Any]) -> None:
     model = tiny(kind, **changes)
     tree = TreeModel(model)
     tree.check()
-    trunk = tree.cache.add(None, [5, 17, 30, 8, 22])
+    trunk = tree.cache.add(None, [5, 17, 30, 8, 22, 3, 14, 15, 9, 26])
     twigs = [tree.cache.add(trunk, tokens) for tokens in ([9], [31, 4], [12, 12, 36, 7])]
     for tick in ([trunk], twigs):
         pieces = [Piece(node, 0, len(node.tokens)) for node in tick]
@@ -195,6 +201,7 @@ def test_models_of_many_kinds_give_on_the_tree_what_they_give_alone(kind: str, c
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "sinks"),
         ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layer 0 has no attention"),
         ("mamba", {}, "layer 0 has no attention"),
+        ("doge", {"sliding_window": 7}, "not of the usual form"),
     ],
 )
 def test_models_that_cannot_are_refused_by_name_with_the_reason(

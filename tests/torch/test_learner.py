@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaForCausalLM
 
 from palmette.errors import BackendError, ConfigError, PalmetteError, RunError
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
-from palmette.train.model_parts import train_all, train_lora
-from palmette.train.optimizer import AdamSettings, HostAdamW
+from palmette.train.model_parts import head_of, train_all, train_lora
+from palmette.train.optimizer import AdamSettings, AdamW
+from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
@@ -168,8 +169,8 @@ def test_advantages_weigh_their_own_token(policy: LlamaForCausalLM) -> None:
 def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForCausalLM) -> None:
     model = train_all(copy.deepcopy(policy).double())
     passes: list[bool] = []
-    model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: passes.append(True))
     learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9, savings=Savings(checkpointing=True))
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: passes.append(True))
     result = learner.update(drawn(12, 21), micro_batch_tokens=40)
     assert len(passes) == 2 * result.pieces > 2
     assert_same(model, updated(policy)[0], 1e-10)
@@ -236,35 +237,134 @@ def test_lora_trains_adapters_only_and_equals_itself_however_it_is_cut(policy: L
     assert_same(made[0], made[1], 1e-6)
 
 
-def test_the_host_s_optimizer_steps_like_the_device_s(policy: LlamaForCausalLM) -> None:
-    model, other = copy.deepcopy(policy).double(), copy.deepcopy(policy).double()
-    host = HostAdamW(list(model.parameters()), ADAM)
-    plain = torch.optim.AdamW(other.parameters(), lr=1e-3, weight_decay=0.1)
+def test_a_step_is_that_of_torch_s_adamw_on_float32_masters(policy: LlamaForCausalLM) -> None:
+    narrow, masters = copy.deepcopy(policy).bfloat16(), copy.deepcopy(policy).bfloat16().float()
+    on_host = copy.deepcopy(narrow)
+    mine = AdamW(list(narrow.parameters()), ADAM)
+    hosts = AdamW(list(on_host.parameters()), ADAM, device=torch.device("cpu"))
+    plain = torch.optim.AdamW(masters.parameters(), lr=1e-3, weight_decay=0.1)
     for turn in range(3):
-        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-            theirs.grad = torch.cos(torch.arange(theirs.numel(), dtype=torch.float64) + turn).view_as(theirs)
-            mine.grad = theirs.grad.clone()
-        host.step()
-        plain.step()
-    assert_same(model, other, 1e-12)
+        for theirs, *ours in zip(masters.parameters(), narrow.parameters(), on_host.parameters(), strict=True):
+            gradient = torch.cos(torch.arange(theirs.numel()) + turn).view_as(theirs).bfloat16()
+            theirs.grad = gradient.float()
+            for weight in ours:
+                weight.grad = gradient.clone()
+        for optimizer in (mine, hosts, plain):
+            optimizer.step()
+    assert_same(narrow, masters.bfloat16(), 0)
+    assert_same(on_host, narrow, 0)
 
 
-def test_bfloat16_weights_keep_a_float32_master_on_the_host() -> None:
+def test_steps_smaller_than_bfloat16_can_tell_add_up() -> None:
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    host = HostAdamW([weight], AdamSettings(learning_rate=1e-3))
+    optimizer = AdamW([weight], AdamSettings(learning_rate=1e-3))
     for _ in range(8):  # Each step of 0.001 alone would be rounded away: bfloat16 steps by 0.004 below 1.
         weight.grad = torch.ones_like(weight)
-        host.step()
+        optimizer.step()
     assert float(weight.detach()) == pytest.approx(0.992, abs=0.002)
 
 
-def test_a_model_that_cannot_be_trained_is_refused(policy: LlamaForCausalLM) -> None:
+def test_a_bfloat16_policy_learns_as_the_same_one_in_float32(policy: LlamaForCausalLM) -> None:
+    """The loss of forty small updates falls in bfloat16 as in float32, up to the rounding of its outputs."""
+    samples = [dataclasses.replace(each, old_logprobs=None, reference_logprobs=None) for each in drawn(8, 21)]
+    positive = [dataclasses.replace(each, advantages=(1.0,) * len(each.response)) for each in samples]
+
+    def likelihoods(dtype: torch.dtype) -> tuple[float, float]:
+        model: Any = copy.deepcopy(policy)
+        model = train_all(model.to(dtype))
+        learner = Learner(model, adam=AdamSettings(learning_rate=1e-4, max_norm=None), temperature=0.9)
+
+        def likelihood() -> float:
+            values = response_logprobs(model, positive, micro_batch_tokens=1000)
+            return sum(sum(each) / len(each) for each in values) / len(values)
+
+        before = likelihood()
+        for _ in range(40):
+            learner.update(positive, micro_batch_tokens=1000)
+        return before, likelihood()
+
+    (before, wide), (_, narrow) = likelihoods(torch.float32), likelihoods(torch.bfloat16)
+    assert wide > before + 0.1
+    assert narrow - before == pytest.approx(wide - before, rel=0.25)
+
+
+def test_a_model_without_weights_to_train_is_refused(policy: LlamaForCausalLM) -> None:
     with pytest.raises(BackendError, match="call train_all or train_lora first"):
         Learner(copy.deepcopy(policy).requires_grad_(False))
-    dropping = train_all(copy.deepcopy(policy))
-    dropping.model.layers[0].self_attn.attention_dropout = 0.1
-    with pytest.raises(BackendError, match=r"dropout of 0.1 in LlamaAttention"):
-        Learner(dropping)
+
+
+TINY: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def tiny(kind: str, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return train_all(AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**{**TINY, **changes})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "named"),
+    [
+        ("llama", {"attention_dropout": 0.1}, "attention_dropout 0.1"),
+        ("opt", {"dropout": 0.1, "ffn_dim": 48, "word_embed_proj_dim": 32}, "dropout 0.1"),
+        ("starcoder2", {"residual_dropout": 0.1}, "residual_dropout 0.1"),
+        ("mixtral", {"num_local_experts": 4, "router_jitter_noise": 0.1}, "router_jitter_noise 0.1"),
+        ("phimoe", {"num_local_experts": 4, "input_jitter_noise": 0.1}, "input_jitter_noise 0.1"),
+        ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.1, "attn_pdrop": 0.0}, "resid_pdrop 0.1"),
+    ],
+)
+def test_a_model_that_is_random_in_train_mode_is_refused_with_the_setting(
+    kind: str, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(BackendError, match=f"cannot train a {kind}: .* random.*{named}"):
+        Learner(tiny(kind, **changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("opt", {"dropout": 0.0, "ffn_dim": 48, "word_embed_proj_dim": 32}),  # Draws a number per layer all the same.
+        ("falcon", {"attention_dropout": 0.0, "hidden_dropout": 0.0}),
+        ("bloom", {"n_head": 4, "n_layer": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0}),
+        ("mixtral", {"num_local_experts": 4}),
+        ("gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8}),
+    ],
+)
+def test_a_model_without_noise_is_taken(kind: str, changes: dict[str, Any]) -> None:
+    model = tiny(kind, **changes).eval()
+    state = torch.get_rng_state()
+    assert not Learner(model).model.training
+    assert torch.equal(torch.get_rng_state(), state)  # The check leaves mode and generator as they were.
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("cohere", {"logit_scale": 0.25}),
+        ("granite", {"logits_scaling": 4.0}),
+    ],
+)
+def test_a_model_that_scales_its_logits_is_refused(kind: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(BackendError, match=f"cannot train a {kind}: its logits are not those of its head alone"):
+        Learner(tiny(kind, **changes))
+
+
+def test_every_name_of_a_softcap_is_known() -> None:
+    for kind, changes in [
+        ("recurrent_gemma", {"logits_soft_cap": 2.0, "lru_width": 32, "attention_window_size": 8, "head_dim": 8}),
+        ("xlstm", {"output_logit_soft_cap": 2.0, "num_heads": 4}),
+        ("gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8}),
+    ]:
+        assert head_of(tiny(kind, **changes)).softcap == 2.0
+
+
+def test_lora_on_all_layers_adapts_fused_ones_too() -> None:
+    pytest.importorskip("peft")
+    model = train_lora(tiny("phi3"), rank=4)
+    adapted = {name.split(".")[-4] for name, weight in model.named_parameters() if "lora_A" in name}
+    assert adapted == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
 
 
 def test_savings_that_do_nothing_here_are_told(policy: LlamaForCausalLM) -> None:

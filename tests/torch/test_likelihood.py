@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.engine.pieces import Piece
@@ -104,3 +105,42 @@ def test_weights_that_are_damaged_are_told(tokenizer: PreTrainedTokenizerFast, p
         broken.model.norm.weight.fill_(float("nan"))
     with pytest.raises(BackendError, match="not finite"):
         scorer.score([Candidate(ASKED, ("1+1=2\n",), False)])
+
+
+@pytest.fixture
+def merging() -> PreTrainedTokenizerFast:
+    """Return a tokenizer that merges across the end of a step: "1" before "2" is one token."""
+    letters = {token: place for place, token in enumerate(["<bos>", "<eos>", *"0123456789+-=*()\n", "12", "122"])}
+    tokenizer = Tokenizer(models.BPE(letters, [("1", "2"), ("12", "2")]))
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>")
+    wrapped.chat_template = "{{ bos_token }}{{ messages[0]['content'] }}="
+    return wrapped
+
+
+def test_equal_texts_of_other_steps_do_not_change_each_other_s_scores(
+    policy: LlamaForCausalLM, merging: PreTrainedTokenizerFast
+) -> None:
+    splits = [("3+1", "2=15\n"), ("3+", "12=15\n"), ("3+12", "=15\n"), ("3+12=1", "5\n"), ("3+1", "22", "=15\n")]
+    candidates = [Candidate(ASKED, steps, finished=False) for steps in splits]
+    alone = [LikelihoodScorer(policy, merging, batch_rows=4).score([each])[0] for each in candidates]
+    assert LikelihoodScorer(policy, merging, batch_rows=4).score(candidates) == alone
+    by_wave = LikelihoodScorer(policy, merging, batch_rows=4)
+    for depth in (1, 2):
+        by_wave.score([Candidate(ASKED, steps[:depth], finished=False) for steps in splits])
+    assert by_wave.score([candidates[-1]]) == alone[-1:]
+    by_wave = LikelihoodScorer(policy, merging, batch_rows=4)
+    by_wave.score([Candidate(ASKED, steps[:1], finished=False) for steps in splits])
+    assert by_wave.score(candidates[:-1]) == alone[:-1]
+
+
+def test_a_step_that_changes_the_token_before_it_is_scored_from_there(
+    policy: LlamaForCausalLM, merging: PreTrainedTokenizerFast
+) -> None:
+    """The tokens of "3+1" and "3+12" differ in their last: the step "2" is the token "12"."""
+    text, chosen = "<bos>(3+4)*2=3+12", merging.convert_tokens_to_ids("12")
+    tokens = merging.encode(text, add_special_tokens=False)
+    assert tokens[-1] == chosen
+    with torch.inference_mode():
+        true = float(policy(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)[-2, chosen])
+    [score] = LikelihoodScorer(policy, merging, batch_rows=1).score([Candidate(ASKED, ("3+1", "2"), finished=False)])
+    assert math.log(score) == pytest.approx(true, abs=GRID / 2 + 1e-4)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
@@ -15,6 +16,8 @@ from palmette.engine.sampler import Streams, draw
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.guard import GivesUpCache
 from palmette.memory.oom import TellsCacheFull
+
+from .conftest import tiny_config
 
 Prompt = Callable[[str], tuple[int, ...]]
 TEXTS = ("1+2", "(3+4)*2-5", "9", "12*12-(7-3)+8-(2*2)", "1+2")
@@ -232,3 +235,44 @@ def test_a_stop_text_that_begins_in_the_step_above_ends_the_solution(
     assert len(ended) == sum(step.text[0] == stop[1] for step in plain) > 0
     at_the_prompt = local.expand([Expansion("r", 0, above, wish.seed, 24, stop=stop) for wish in asked])
     assert not [step for step in at_the_prompt if step.finish == "end" and step.text == stop[1]]
+
+
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>")
+
+
+def test_a_delimiter_that_ends_in_a_space_is_found_where_tokens_begin_with_the_space() -> None:
+    words = ["<pad>", "<bos>", "<eos>", ".", "\u2581The", "\u2581so", "\u2581it", "\u2581is", "5", "7", "\n"]
+    pieces = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="."))
+    pieces.decoder = decoders.Metaspace()
+    tokenizer = wrapped(pieces)
+    torch.manual_seed(0)
+    local = backend(LlamaForCausalLM(tiny_config(tokenizer)).eval(), tokenizer)
+    steps = local.expand([Expansion("q", 0, (1, 4), seed, 24, step_end=". ") for seed in range(40)])
+    ended = [step for step in steps if step.finish == "step"]
+    assert len(ended) > 10
+    for step in steps:
+        assert (". " in step.text.lstrip(". ")) == (step.finish == "step")
+
+
+def test_steps_cut_inside_characters_have_the_text_of_their_tokens_when_joined() -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: place for place, token in enumerate(["<pad>", "<bos>", "<eos>", *letters])}
+    pieces = Tokenizer(models.BPE(vocabulary, []))
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.decoder = decoders.ByteLevel()
+    tokenizer = wrapped(pieces)
+    torch.manual_seed(0)
+    local = backend(LlamaForCausalLM(tiny_config(tokenizer)).eval(), tokenizer)
+    for number, text in enumerate(["\U0001f600\u00e9\u4e2d" * 2, "a\U0001f600", "\u4e2d\u4e2d"]):
+        written = tokenizer.encode(text)
+        for cut in range(1, len(written)):  # A step may begin inside a character of the step before it.
+            prefix = (1, *written[:cut])
+            steps: list[Step] = []
+            for length in (1, 2, 3, 1, 2):
+                asked = Expansion(f"q{number}.{cut}", len(steps), prefix, cut + 31 * len(steps), length, step_end="\n")
+                steps += local.expand([asked])
+                prefix += steps[-1].tokens
+            whole, above = (str(tokenizer.decode(list(tokens))) for tokens in (prefix[1:], written[:cut]))
+            joined = above.rstrip("\ufffd") + "".join(step.text for step in steps)
+            assert joined.rstrip("\ufffd") == whole.replace("<eos>", "").rstrip("\ufffd")

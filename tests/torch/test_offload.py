@@ -37,17 +37,19 @@ class RecordingLoader:
     def __init__(self, model: nn.Module) -> None:
         self._names = {layer: place for place, layer in enumerate(layers_of(model))}
         self.started: list[int] = []
+        self._to_wait_for: list[int] = []
         self.unloaded: list[int] = []
         self.held: set[int] = set()
         self.most_held = 0
 
     def start(self, layer: nn.Module) -> None:
         self.started.append(self._names[layer])
+        self._to_wait_for.append(self._names[layer])
         self.held.add(self._names[layer])
         self.most_held = max(self.most_held, len(self.held))
 
     def wait(self, layer: nn.Module) -> None:
-        assert self._names[layer] in self.started
+        self._to_wait_for.remove(self._names[layer])  # Once for each start, as for a CUDA event.
 
     def unload(self, layer: nn.Module) -> None:
         if layer in self._names:
@@ -157,6 +159,26 @@ def test_a_forward_pass_that_fails_leaves_no_hook_behind(policy: LlamaForCausalL
     with pytest.raises(IndexError), streamed(model, RecordingLoader(model)):
         model(torch.tensor([[99_999]]))
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(model))
+
+
+def test_a_forward_pass_that_runs_out_of_memory_can_be_tried_again_in_the_same_block(policy: LlamaForCausalLM) -> None:
+    model = copy.deepcopy(policy).eval().requires_grad_(False)
+    tokens = torch.tensor([[1, 5, 3]])
+    expected = model(tokens).logits
+    loader = RecordingLoader(model)
+    for place in range(len(layers_of(model))):
+        with streamed(model, loader):
+            failing = layers_of(model)[place].get_submodule("mlp").register_forward_pre_hook(_run_out_of_memory)
+            with pytest.raises(RuntimeError, match="can't allocate"):
+                model(tokens)
+            failing.remove()
+            assert torch.equal(model(tokens).logits, expected)
+        assert loader.held == set()
+    assert loader.most_held <= 2
+
+
+def _run_out_of_memory(*_: object) -> None:
+    raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
 
 def test_a_model_that_is_trained_is_refused(policy: LlamaForCausalLM) -> None:

@@ -187,3 +187,17 @@ def test_a_winner_on_the_edge_of_the_cut_is_marked() -> None:
     edge, inside = drawn(logits_RV, Sampling(min_p=0.4)), drawn(logits_RV, Sampling(min_p=0.39))
     assert bool(edge.narrow_R[inside.tokens_R == 2].all())
     assert int(inside.narrow_R.sum()) < 20
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 0.7, 1.0, 2.0])
+@pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 3}])
+def test_at_any_temperature_rounding_changes_marked_draws_only(temperature: float, cuts: dict[str, float]) -> None:
+    # Logits as close as the temperature is low: else one token wins always, and nothing could be changed.
+    torch.manual_seed(0)
+    logits_RV = torch.randn(20_000, 12) * min(1.0, 4 * temperature)
+    rounded_RV = logits_RV + (torch.rand_like(logits_RV) - 0.5) * 8e-5  # As measured; see NARROW_GAP.
+    sampling = Sampling(temperature=temperature, **cuts)  # type: ignore[arg-type]
+    found, other = drawn(logits_RV, sampling), drawn(rounded_RV, sampling)
+    changed_R = found.tokens_R != other.tokens_R
+    assert bool(found.narrow_R[changed_R].all())
+    assert int(changed_R.sum()) > 0 or temperature > 0.01

@@ -339,6 +339,18 @@ def test_a_strategy_that_gives_the_prompt_nothing_ends_the_tree_there(room: int 
     assert memory.grants == [("a", {})]
 
 
+def test_a_backend_that_fails_in_the_middle_of_a_wave_is_given_back_every_node_it_was_asked_for() -> None:
+    def script(expansion: Expansion, above: str) -> str:
+        if expansion.question == "b" and expansion.node == 7:
+            raise BackendError("the server is gone")  # Four of its eight children stand by then.
+        return "on\n"
+
+    backend = ScriptedBackend(script)
+    with pytest.raises(BackendError, match="the server is gone"):
+        list(search(ask("a", "b"), backend, None, BestOfN(), LIMITS, seed=0, aggregate="last", observer=Observer()))
+    assert sorted(backend.released) == [(question, node) for question in "ab" for node in range(9)]
+
+
 def test_a_search_that_is_given_up_leaves_no_nodes_behind() -> None:
     backend = ScriptedBackend(lambda expansion, above: "end$" if expansion.question == "a" else "on\n")
     growths = search(ask("a", "b"), backend, None, BestOfN(), LIMITS, seed=0, aggregate="last", observer=Observer())

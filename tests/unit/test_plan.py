@@ -404,8 +404,8 @@ def test_a_server_that_rounding_leaves_without_kv_is_refused_with_its_numbers() 
 
 @pytest.mark.parametrize(
     ("devices", "advised"),
-    [("1x105GiB,cpu:8GiB", "1x105GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x101GiB,cpu:17GiB"),
-     ("1x24GiB,cpu:64GiB", "1x101GiB,cpu:64GiB"), ("1x24GiB", "1x101GiB")],
+    [("1x140GiB,cpu:8GiB", "1x140GiB,cpu:17GiB"), ("1x24GiB,cpu:8GiB", "1x135GiB,cpu:17GiB"),
+     ("1x24GiB,cpu:64GiB", "1x135GiB,cpu:64GiB"), ("1x24GiB", "1x135GiB")],
 )  # fmt: skip
 def test_advice_on_devices_names_all_of_them_and_fits_as_written(devices: str, advised: str) -> None:
     settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.reference": "host"}

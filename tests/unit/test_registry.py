@@ -74,12 +74,11 @@ def test_an_object_is_found_again_under_a_name_of_its_own() -> None:
 
     other.__qualname__ = allocate.__qualname__
     first, second = registry.add("strategy", allocate), registry.add("strategy", other)
-    assert registry.is_reference(first)
-    assert registry.is_reference(second)
-    assert first != second
-    assert registry.add("strategy", allocate) == first
-    assert registry.find("strategy", first) is allocate
-    assert registry.find("strategy", second) is other
+    assert first.name != second.name
+    assert registry.lasting(first.name) == registry.lasting(second.name) == f"{__name__}:{allocate.__qualname__}"
+    assert registry.is_own("strategy", first.name) and not registry.is_reference(first.name)
+    assert registry.find("strategy", first.name) is allocate
+    assert registry.find("strategy", second.name) is other
 
 
 def test_parts_of_an_installed_package_are_listed_without_being_imported_and_used_by_name(package: str) -> None:

@@ -60,8 +60,12 @@ def test_samples_that_lack_numbers_are_refused() -> None:
         Sample((1,), (), ())
     with pytest.raises(PalmetteError, match="1 of 2 samples have old_logprobs"):
         check(sample(1, 0), Sample((1,), (2,), (1.0,), old_logprobs=(0.0,)))
-    with pytest.raises(PalmetteError, match="1 of 1 samples lack reference_logprobs"):
+    with pytest.raises(PalmetteError, match="the samples lack reference_logprobs"):
         check(sample(1, 0), with_reference=True)
+    pair = sample(1, 0), Sample((1,), (2,), (1.0,), reference_logprobs=(0.0,))
+    for with_reference in (False, True):
+        with pytest.raises(PalmetteError, match="1 of 2 samples have reference_logprobs"):
+            check(*pair, with_reference=with_reference)
     with pytest.raises(PalmetteError, match="one sample or more"):
         check()
 

@@ -43,7 +43,7 @@ class Half(Strategy):
 
 
 def test_a_sweep_gives_each_strategy_its_own_settings(tmp_path: Path) -> None:
-    half = registry.add("strategy", Half)
+    half = registry.add("strategy", Half).name
     overrides = {"search.part": 0.25, "search.lambda_kv": 2.0, "search.strategy": "ets", "out": str(tmp_path / "s")}
     with pytest.raises(ConfigError, match="unknown key 'search.part'"):
         load_config(None, overrides)

@@ -34,6 +34,9 @@ class Expansion:
 class Step:
     """A generated step. `tokens` include the delimiter or end token; `text` includes the delimiter, not the end token.
 
+    The texts of the steps on a path, joined, are the text of their tokens: a character that the next step completes is
+    in the text of that step.
+
     `finish` is what ended it: "step" for `step_end`, "end" for the end of the solution, "length" for `max_tokens`.
     `logprobs` has one log-probability for each token, of the model's distribution at `temperature` before top-k, top-p
     and min-p.
@@ -69,7 +72,7 @@ class Backend(Protocol):
         """Generate one step for each expansion; return them in the same order when all are done."""
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice."""
+        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice, and for a node never generated."""
 
 
 @runtime_checkable

@@ -19,6 +19,9 @@ from palmette.zoo.foreign import as_backend_error
 
 _CONTEXT_TOKENS = 4  # Prefix tokens decoded together with a step: some tokenizers drop the spaces a text begins with.
 
+_PARTIAL = "\ufffd"
+"""What tokens that begin or end inside a multi-byte character are decoded to."""
+
 Ending = tuple[Finish, str]
 """What ended a step, and the text of the step."""
 
@@ -168,15 +171,16 @@ class LocalBackend:
             while (body := body.lstrip()).startswith(step_end):
                 body = body[len(step_end) :]  # A delimiter with no text before it does not end the step.
             if step_end in body:
-                return "step", text
-        return ("length", self._text(row)) if len(tokens) >= row.limit else None
+                return "step", text.rstrip(_PARTIAL)
+        return ("length", self._text(row).rstrip(_PARTIAL)) if len(tokens) >= row.limit else None
 
     def _may_end(self, token: int, step_end: str, stop: str | None) -> bool:
         """Return whether a delimiter may end in this token. Saves decoding the text of every row in every tick."""
-        # U+FFFD stands for a token that begins or ends inside a multi-byte character.
-        last_chars = step_end[-1] + (stop or "")[-1:] + "\ufffd"
+        last_chars = step_end[-1] + (stop or "")[-1:] + _PARTIAL
         if (token, last_chars) not in self._may_end_of:
-            self._may_end_of[token, last_chars] = not set(last_chars).isdisjoint(str(self._tokenizer.decode([token])))
+            # Decoded twice over: some tokenizers drop the space that the first token begins with.
+            text = str(self._tokenizer.decode([token, token]))
+            self._may_end_of[token, last_chars] = not set(last_chars).isdisjoint(text)
         return self._may_end_of[token, last_chars]
 
     def _tail(self, row: "_Row", stop: str) -> str:
@@ -186,13 +190,20 @@ class LocalBackend:
 
     def _text(self, row: "_Row") -> str:
         """Return the text of the row's step, without the end token."""
-        context = row.expansion.prefix[-_CONTEXT_TOKENS:]
+        context = self._context(row.expansion.prefix)
         tokens = row.tokens
         if tokens[-1] in self._end_tokens:
             tokens = tokens[:-1]
-        # A multi-byte character that begins in the context and ends here belongs to this step; there it is U+FFFD.
-        above = self._decode([*context]).rstrip("\ufffd")
+        # A character that begins in the context and ends here belongs to this step.
+        above = self._decode(context).rstrip(_PARTIAL)
         return self._decode([*context, *tokens])[len(above) :]
+
+    def _context(self, prefix: tuple[int, ...]) -> list[int]:
+        """Return the last few tokens of a prefix; more of them where these hold nothing but parts of characters."""
+        count = _CONTEXT_TOKENS
+        while count < len(prefix) and set(self._decode([*prefix[-count:]])) == {_PARTIAL}:
+            count *= 2
+        return [*prefix[-count:]]
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))

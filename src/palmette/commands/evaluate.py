@@ -34,7 +34,7 @@ def evaluate(
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: name one of its runs, for example {folder}/RUN")
-    config = run_config(folder)
+    config = run_config(folder, imports=False)  # Judging again needs no strategy.
     replays = replay(read_events(folder)).values()
     if config.task.name == OWN_QUESTIONS:
         task = Task(OWN_QUESTIONS, tuple(one.question() for one in replays), "")

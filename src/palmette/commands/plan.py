@@ -53,8 +53,6 @@ def plan(
     from palmette.config import load_config
     from palmette.run.folder import run_config
 
-    if server not in ("sglang", "vllm"):
-        raise ConfigError(f"--server {server}: choose sglang or vllm")
     if predict and not train:
         raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
     given: dict[str, Any] = {

@@ -1,13 +1,16 @@
 """`palmette plugins`: lists strategies, tasks, judges, scorers, backends and embedders, built in and installed."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from palmette import registry
 from palmette.commands import flags
 from palmette.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 def plugins(
@@ -31,9 +34,7 @@ def plugins(
         column.justify = "left"
     table.add_column("what it does; its own settings of search.", justify="left", overflow="fold")
     for row in rows:
-        settings = "".join(
-            f"\n{key} = {value['default']}: {value['meaning']}" for key, value in row["settings"].items()
-        )
+        settings = "".join(f"\n{key}{_shown(value)}" for key, value in row["settings"].items())
         table.add_row(*(escape(text) for text in (row["kind"], row["name"], row["from"], row["summary"] + settings)))
     console = Console()
     console.print(table)
@@ -58,8 +59,23 @@ def _row(listing: registry.Listing) -> dict[str, Any]:
         row["summary"] = str(error)
         return row
     row["summary"] = summary_of(part)
-    row["settings"] = {
-        key: {"default": field.default, "meaning": field.description or ""}
-        for key, field in settings_of(part).model_fields.items()
-    }
+    row["settings"] = {key: _setting(field) for key, field in settings_of(part).model_fields.items()}
     return row
+
+
+def _shown(setting: dict[str, Any]) -> str:
+    default = ", required" if setting["required"] else f" = {setting['default']}"
+    return f"{default}: {setting['meaning']}"
+
+
+def _setting(field: "FieldInfo") -> dict[str, Any]:
+    """Return a setting as JSON values; a default that follows from other settings is not known here."""
+    from pydantic_core import to_jsonable_python
+
+    known = not field.is_required() and not field.default_factory_takes_validated_data
+    default = field.get_default(call_default_factory=True) if known else None
+    return {
+        "default": to_jsonable_python(default, serialize_unknown=True),
+        "required": field.is_required(),
+        "meaning": field.description or "",
+    }

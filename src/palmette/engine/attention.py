@@ -8,12 +8,13 @@ one batch S segments, N readers of each, L slots of each; J segments on a query'
 of which the last takes what padding writes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers.masking_utils import causal_mask_function
 
 from palmette.engine.limits import GATHERED_SLOTS
 
@@ -44,27 +45,32 @@ class Segment(NamedTuple):
 class SegmentBatch:
     """Segments of similar size, padded: the slots of their keys, their readers, and indices of the partial results.
 
-    `mask_SNL` is added to the scores, None if nothing is masked. `offset_SN` is the position of each reader relative
-    to the segment's first slot. `size` is (S, N, L).
+    `mask_SNL` is added to the scores, None if nothing is masked. `position_SN` has the position of each reader in its
+    sequence, `start_S` that of each segment's first slot. `size` is (S, N, L).
     """
 
     slots: torch.Tensor
     readers: torch.Tensor
     parts: torch.Tensor
     mask_SNL: torch.Tensor | None
-    offset_SN: torch.Tensor
+    position_SN: torch.Tensor
+    start_S: torch.Tensor
     size: tuple[int, int, int]
 
-    def bias(self, window: int | None) -> torch.Tensor | None:
+    def bias(self, sees: "Sees | None") -> torch.Tensor | None:
         """Return what to add to the scores (0 for a visible key), None if every key is visible.
 
-        With a sliding `window` a query sees its own position and the `window - 1` positions before it.
+        `sees` restricts the keys further, for example to a sliding window.
         """
-        if window is None:
+        if sees is None:
             return self.mask_SNL
-        index_L = torch.arange(self.size[2], device=self.offset_SN.device)
-        outside_SNL = torch.where(self.offset_SN[:, :, None] - index_L >= window, _MASKED, 0.0)
+        key_S1L = self.start_S[:, None, None] + torch.arange(self.size[2], device=self.start_S.device)
+        outside_SNL = torch.where(sees(self.position_SN[:, :, None], key_S1L), 0.0, _MASKED)
         return outside_SNL if self.mask_SNL is None else outside_SNL + self.mask_SNL
+
+
+Sees = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Tells for positions of queries and of keys, broadcast against each other, which keys a query sees."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,8 @@ def _batch(group: list[Segment], positions: np.ndarray, queries: int, depth: int
         torch.from_numpy(readers_SN.reshape(-1)).to(device),
         torch.from_numpy(parts_SN.reshape(-1)).to(device),
         None if mask is None else mask.to(device),
-        torch.from_numpy(positions[readers_SN] - position_S1).to(device),
+        torch.from_numpy(positions[readers_SN]).to(device),
+        torch.from_numpy(position_S1[:, 0]).to(device),
         size,
     )
 
@@ -145,10 +152,10 @@ def attend(
     values_GCW: torch.Tensor,
     plan: AttentionPlan,
     *,
-    window: int | None = None,
+    sees: Sees | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Return the attention of already scaled queries, as GTFW in float32.
+    """Return the attention of already scaled queries, as GTFW in float32. `sees` is None where a query sees its path.
 
     The F query heads of a KV head are stored side by side within each query: the gathered queries are then the
     matrices to multiply, and the products the partial results to store, without another copy.
@@ -168,7 +175,7 @@ def attend(
         scores = torch.bmm(query, keys.transpose(1, 2)).float()
         if softcap is not None:
             scores = (scores / softcap).tanh_() * softcap
-        bias = batch.bias(window)
+        bias = batch.bias(sees)
         if bias is not None:
             scores.view(groups, count, readers, heads, length).add_(bias[:, :, None])
         largest = scores.amax(-1, keepdim=True)
@@ -204,7 +211,33 @@ class Tick:
 
 
 NAME = "palmette_tree"
-"""The name under which `tree_attention` is registered in transformers' AttentionInterface."""
+"""The name of `tree_attention` in transformers' AttentionInterface and of `tree_mask` in its AttentionMaskInterface."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What a model passes to its attention layers in place of a mask: which positions a query sees of its own path.
+
+    `sees` is None where it sees them all. Taken from the mask that the model builds, since windows and chunks of many
+    models stand nowhere else.
+    """
+
+    sees: Sees | None
+
+
+def tree_mask(*, mask_function: Callable[..., Any], use_vmap: bool = False, **_: object) -> Mask:
+    """Implement transformers' AttentionMaskInterface. Raises ValueError for functions that do not take tensors."""
+    if mask_function is causal_mask_function:
+        return Mask(None)
+    if use_vmap:
+        raise ValueError("its attention mask is not causal, nor a window or chunks of a causal one")
+
+    def sees(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        first = torch.zeros((), dtype=torch.long, device=key.device)
+        visible: torch.Tensor = mask_function(first, first, query, key)
+        return visible
+
+    return Mask(sees)
 
 
 def tree_attention(
@@ -212,23 +245,25 @@ def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Mask | torch.Tensor | None,
     *,
     tick: Tick | None = None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Implement transformers' AttentionInterface: write the tick's keys and values to the pool, then attend.
 
-    Raises ValueError for a model that does not pass `tick` to its attention layers or that uses attention sinks.
+    Raises ValueError for a model that does not pass `tick` to its attention layers, that uses attention sinks, or whose
+    mask is not built by transformers' mask functions.
     """
     if tick is None:
         raise ValueError("its model code does not pass keyword arguments on to its attention layers")
     if s_aux is not None:
         raise ValueError("its attention has sinks, which tree attention does not support")
+    if not isinstance(attention_mask, Mask):
+        raise ValueError("its model code builds its attention mask by itself, so windows could not be seen")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     tick.pool.write(layer, tick.slots_T, key[0], value[0])
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -240,7 +275,7 @@ def tree_attention(
         tick.pool.keys[layer],
         tick.pool.values[layer],
         tick.plan,
-        window=sliding_window,
+        sees=attention_mask.sees,
         softcap=softcap,
     )
     return attended_GTFW.to(query.dtype).transpose(0, 1).flatten(1, 2)[None], None

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention
+from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
@@ -24,6 +24,7 @@ from palmette.zoo.overwrite import overwrite
 from palmette.zoo.quantize import is_quantized
 
 AttentionInterface.register(NAME, tree_attention)
+AttentionMaskInterface.register(NAME, tree_mask)
 
 
 class TreeModel:
@@ -152,6 +153,8 @@ class TreeModel:
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
+                # Without a mask of padding, positions that do not increase would be taken for packed sequences.
+                attention_mask=torch.ones(1, len(tokens), dtype=torch.bool, device=self.device),
                 use_cache=False,
                 tick=tick,
                 **({"logits_to_keep": last_P} if self._takes_logits_to_keep and not every else {}),
@@ -201,8 +204,10 @@ class TreeModel:
             keyless = [layer for layer, keys in enumerate(self.cache.pool.keys) if not keys[:, root.slots].any()]
         except PoolFullError:
             raise self._too_small(forks[1]) from None
-        except (ValueError, TypeError, RuntimeError, AttributeError, NotImplementedError) as error:
+        except (ValueError, RuntimeError, NotImplementedError) as error:
             raise self._refused(str(error)) from error
+        except (TypeError, AttributeError) as error:
+            raise self._refused(f"its model code is not of the usual form ({error})") from error
         finally:
             self.calls = calls
             for node in (*forks, root):

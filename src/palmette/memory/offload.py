@@ -54,11 +54,12 @@ def streamed(model: Any, loader: LayerLoader) -> Iterator[None]:
             start(following[layer])
 
         def after(layer: nn.Module, *_: Any) -> None:
-            del loading[layer]
+            loading.pop(layer, None)
             loader.unload(layer)
 
         hooks = [layer.register_forward_pre_hook(before) for layer in layers]
-        hooks += [layer.register_forward_hook(after) for layer in layers]
+        # Also after a layer that ran out of memory: it is loaded anew when the same block tries again.
+        hooks += [layer.register_forward_hook(after, always_call=True) for layer in layers]
         try:
             yield
         finally:

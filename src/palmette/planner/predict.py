@@ -6,7 +6,7 @@ from palmette.memory.tracker import GRADIENTS, TEMPORARY
 from palmette.planner.job import Job, UpdateNeeds
 from palmette.planner.models.find_shape import find_config
 from palmette.planner.run_plan import devices_of, job_of
-from palmette.settings import Config
+from palmette.settings import LORA_TARGETS, Config
 from palmette.train.fake_update import UpdateShape, predict_update
 from palmette.train.learner import Savings
 from palmette.zoo.foreign import as_backend_error
@@ -53,6 +53,6 @@ def largest_update(update: UpdateNeeds) -> UpdateShape:
         response_tokens=-(-tokens // rows) + 1 - update.prompt_tokens,
         micro_batches=2 if samples > rows else 1,
         lora_rank=update.lora_rank if update.method == "lora" else None,
-        lora_targets=update.lora_targets,
+        lora_targets=None if update.lora_targets == LORA_TARGETS else update.lora_targets,
         savings=Savings(update.checkpointing),
     )

@@ -12,6 +12,7 @@ from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import Plan
 from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
+from palmette.planner.servers import ENGINES
 from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
@@ -36,6 +37,8 @@ def job_of(
     A served model is planned in the dtype that its weights were published in, unless the config names another. Raises
     ConfigError or BackendError for a model whose shape is not known.
     """
+    if server not in ENGINES:
+        raise ConfigError(f"server {server!r}: choose {' or '.join(ENGINES)}")
     settings, memory = config.search, config.memory
     search = SearchNeeds(
         width=settings.width,
@@ -66,7 +69,7 @@ def job_of(
         training_share=memory.training_share,
         any_embed_device=memory.any_embed_device,
         served=served,
-        server="vllm" if server == "vllm" else "sglang",
+        server=server,
     )
 
 
@@ -88,9 +91,9 @@ def _told_of_own_parts(plan: Plan, config: Config) -> Plan:
     """Return the plan with a remark for each part of the user's own: nobody knows how many bytes it holds."""
     own = []
     if registry.is_own("scorer", config.reward.score):
-        own.append(f"scorer {config.reward.score}")
+        own.append(f"scorer {registry.lasting(config.reward.score)}")
     if "clusters" in config.search.build_strategy().uses and registry.is_own("embedder", config.embedder.model):
-        own.append(f"embedder {config.embedder.model}")
+        own.append(f"embedder {registry.lasting(config.embedder.model)}")
         plan = replace(plan, rules=tuple(rule for rule in plan.rules if rule.id != "no-embedder"))
     remarks = [f"the {part} is your own code: what it holds is not counted" for part in own]
     return replace(plan, remarks=(*plan.remarks, *remarks))
@@ -170,7 +173,7 @@ def _model(settings: PolicySettings | RewardSettings, served: bool, may_build: b
     assert settings.model is not None
     if registry.is_own("backend", settings.model) and isinstance(settings, PolicySettings):
         raise ConfigError(
-            f"policy.model {settings.model} is a backend of your own: what it holds is not known. "
+            f"policy.model {registry.lasting(settings.model)} is a backend of your own: what it holds is not known. "
             f"Plan with the model that it runs in its place"
         )
     shape = find_shape(settings.model, may_build=may_build)

@@ -20,12 +20,17 @@ def trained_parameters(model: Model, update: UpdateNeeds) -> int:
 
 
 def optimizer_line(model: Model, update: UpdateNeeds) -> Line:
-    """Return AdamW's two moments, which stay between updates."""
+    """Return AdamW's two moments, which stay between updates; for narrow weights also what rounding takes.
+
+    That is a float32 master of each weight, and a float32 buffer for the gradient of the largest one.
+    """
     count = trained_parameters(model, update)
-    return Line(
-        "optimizer state", "optimizer", 2 * count * DTYPE_BYTES[update.optimizer_dtype],
-        note=f"two moments of {count / 1e6:,.1f} M in {update.optimizer_dtype}",
-    )  # fmt: skip
+    size = 2 * count * DTYPE_BYTES[update.optimizer_dtype]
+    note = f"two moments of {count / 1e6:,.1f} M in {update.optimizer_dtype}"
+    if update.method == "full" and model.number_bytes < FLOAT_BYTES:
+        size += (count + model.shape.vocabulary * model.shape.hidden) * FLOAT_BYTES
+        note += ", float32 masters of the weights"
+    return Line("optimizer state", "optimizer", size, note=note)
 
 
 def adapter_line(model: Model, update: UpdateNeeds) -> list[Line]:

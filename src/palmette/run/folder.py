@@ -5,14 +5,26 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from palmette import registry
 from palmette.config import check_config, recorded_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, read_events
 from palmette.events import QuestionFinished, QuestionStarted, RunStarted
 from palmette.settings import Config
 from palmette.tasks.task import Task
+from palmette.units import one_line
 from palmette.zoo.catalog import ENTRIES
+
+_PARTS = (
+    ("policy", "model"), ("policy", "backend"), ("reward", "score"), ("task", "judge"), ("embedder", "model"),
+    ("search", "strategy"),
+)  # fmt: skip
+"""Settings that can name an object."""
+
+_SOURCE = {f"task.{key}" for key in ("name", "questions", "skip", "seed", "grade", "split")}
+"""Settings that say which questions are asked."""
 
 
 def new_folder(config: Config, label: str | None = None) -> Path:
@@ -34,12 +46,53 @@ def new_folder(config: Config, label: str | None = None) -> Path:
     return folder
 
 
+def folder_path(folder: str | os.PathLike[str]) -> Path:
+    """Return a folder's path; raise ConfigError for what is none."""
+    if isinstance(folder, str | os.PathLike):
+        return Path(folder)
+    raise ConfigError(f"a {type(folder).__name__} is no folder of a run: give its path")
+
+
 def run_config(folder: Path, *, imports: bool = True) -> Config:
     """Return the config a run was started with; without `imports` no code that it names is imported."""
     first = next(read_events(folder), None)
     if not isinstance(first, RunStarted):
         raise RunError(f"{folder / FILE_NAME}: the first event is not run_started; start the run again in a new folder")
     return recorded_config(first.config, str(folder / FILE_NAME), imports=imports)
+
+
+def recorded_values(config: Config) -> dict[str, Any]:
+    """Return the config as a run records it: objects by names that hold in any process."""
+    values = config.model_dump(mode="json")
+    for table, key in _PARTS:
+        values[table][key] = registry.lasting(values[table][key])
+    return values
+
+
+def resumed_config(folder: Path, recorded: Config, config: Config) -> Config:
+    """Return the config to resume a run with; raise RunError where it was recorded with other parts or settings.
+
+    Questions are compared by what they ask (`finished_questions`); nothing in a tree depends on `memory` and `train`.
+    """
+    before, now = _decisive(recorded), _decisive(config)
+    if before != now:
+        config = anchored(config)
+        now = _decisive(config)
+    for key, value in before.items():
+        if key in now and now[key] != value:
+            was, told = (one_line(repr(shown), 80) for shown in (value, now[key]))
+            raise RunError(
+                f"{folder} was recorded with {key} {was}, and would be resumed with {told}: "
+                f"use Searcher.of_run, or give what it was recorded with"
+            )
+    return config
+
+
+def _decisive(config: Config) -> dict[str, Any]:
+    values = recorded_values(config)
+    tables = ("policy", "reward", "task", "embedder", "search")
+    told = {f"{table}.{key}": value for table in tables for key, value in values[table].items()}
+    return {"seed": config.seed, **{key: told[key] for key in told if key not in _SOURCE}}
 
 
 def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:

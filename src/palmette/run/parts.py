@@ -11,7 +11,7 @@ from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
 from palmette.search.loop import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Task
-from palmette.units import one_line, parse_bytes
+from palmette.units import parse_bytes
 from palmette.zoo.resolve import check_model_name
 
 
@@ -99,11 +99,7 @@ def check_questions(config: Config, task: Task, backend: Backend) -> int | None:
     Asked before the first question, so that no run ends in its middle.
     """
     longest = 0
-    seen: set[str] = set()
     for question in task.questions:
-        if question.id in seen:
-            raise ConfigError(f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own")
-        seen.add(question.id)
         prompt_tokens = len(backend.encode(question.messages))
         _check_length(question.id, prompt_tokens, config.search.total_tokens, backend.context_tokens)
         longest = max(longest, prompt_tokens)

@@ -14,7 +14,7 @@ from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import planned_memory
-from palmette.run.folder import finished_questions
+from palmette.run.folder import finished_questions, recorded_values
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
@@ -22,7 +22,7 @@ from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
-from palmette.settings import Config
+from palmette.settings import Config, TaskSettings
 from palmette.tasks.task import Task
 
 
@@ -41,6 +41,21 @@ Listener = Callable[[Progress], None]
 def judge_of(config: Config, task: Task) -> Judge:
     """Return who judges the task's answers: the one that `task.judge` names, or the task's own."""
     return load_judge(task.judge if config.task.judge == "auto" else config.task.judge, config.task)
+
+
+def config_for(config: Config, task: Task) -> Config:
+    """Return the config of a run over this task, recorded or not: its table `task` is the one the task was loaded with.
+
+    Who judges, for how long, and the text that ends a solution are the config's where it sets them.
+    """
+    if task.settings is None:
+        asked = config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
+    else:
+        unset = TaskSettings()
+        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds")}
+        changed = {key: value for key, value in told.items() if value != getattr(unset, key)}
+        asked = task.settings.model_copy(update=changed)
+    return config.model_copy(update={"task": asked})
 
 
 def search_task(
@@ -69,7 +84,7 @@ def search_into(
             raise RunError(f"{folder} was taken by another process while this one loaded; choose another --out")
         done: set[str] = set()
         if log.is_empty:
-            log.write(RunStarted(__version__, config.model_dump(mode="json")))
+            log.write(RunStarted(__version__, recorded_values(config)))
         else:
             done = finished_questions(folder, task)
         yield from _search(config, parts, task, meter, log.write, done, listener)

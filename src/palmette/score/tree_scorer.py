@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,6 +26,18 @@ NARROW = 1e-4
 """An output this close to a rounding border (midway between two multiples) is computed again alone; 1 in 80 is."""
 
 Tokens = tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """All tokens of one candidate, prompt and steps, and how many of the last of them belong to its last step.
+
+    Where the last step changes the tokens of the text before it, it begins at the first token that it changes.
+    """
+
+    tokens: Tokens
+    step_tokens: int
+
+
 _PromptKey = tuple[tuple[str, str], ...]
 
 
@@ -38,8 +51,7 @@ class TreeScorer(ABC):
     Paths scored by one call stay cached until the next call: a candidate that extends one of them is computed from its
     end on. A candidate longer than the model's context scores 0.
 
-    A subclass turns model outputs into one number for each row (`_values`) and that number into a score (`_score`). A
-    row is all tokens of one candidate: prompt and steps.
+    A subclass turns model outputs into one number for each row (`_values`) and that number into a score (`_score`).
     """
 
     omitted_tokens = 0
@@ -62,8 +74,6 @@ class TreeScorer(ABC):
         with as_backend_error(self._name):
             self.tree.check()
         self._scored = _Scored()
-        self._step_tokens: dict[Tokens, int] = {}
-        """For each row of the last call, how many of its tokens belong to the last step."""
 
     @property
     def calls(self) -> int:
@@ -116,7 +126,7 @@ class TreeScorer(ABC):
         return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
 
     @torch.inference_mode()
-    def _compute(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+    def _compute(self, nodes: Mapping[Row, CacheNode]) -> dict[Row, float]:
         """Return `_values` of these rows; a value too close to a rounding border is computed again by itself."""
         new = [node for node in nodes.values() if node.computed < len(node.tokens)]
         try:
@@ -133,41 +143,43 @@ class TreeScorer(ABC):
         return found
 
     @abstractmethod
-    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+    def _values(self, nodes: Mapping[Row, CacheNode]) -> dict[Row, float]:
         """Return one number for each row. The tokens of a row are in its node and the ancestors of the node."""
 
     @abstractmethod
-    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
+    def _value_alone(self, row: Row, node: CacheNode) -> float:
         """Return the same number for one row, computed without cache, padding and other rows."""
 
     @abstractmethod
     def _score(self, value: float) -> float:
         """Return the score in [0, 1] for a number of `_values`."""
 
-    def _encode(self, candidates: Sequence[Candidate]) -> list[Tokens | None]:
+    def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
         """Return the row of each candidate, None if it is longer than the model's context."""
         prompts = {_prompt_key(candidate): candidate.messages for candidate in candidates}
         rendered = {key: render(self._tokenizer, messages) for key, messages in prompts.items()}
-        rows: list[Tokens | None] = []
+        texts = {"".join(steps) for each in candidates for steps in (each.steps, each.steps[:-1])}
+        encoded = {text: self._text(text) for text in texts}
+        rows: list[Row | None] = []
         for candidate in candidates:
-            steps = self._text("".join(candidate.steps))
+            steps, above = encoded["".join(candidate.steps)], encoded["".join(candidate.steps[:-1])]
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            row = (*rendered[_prompt_key(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
-            rows.append(None if self._limit is not None and len(row) > self._limit else row)
+            tokens = (*rendered[_prompt_key(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            row = Row(tokens, len(steps) + ends - _common_tokens(steps, above))
+            rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
         return rows
 
     def _text(self, text: str) -> list[int]:
         # Tokenize as plain text: if the policy spells out a special token, it must not become that token.
         return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
-    def _place(self, candidates: Sequence[Candidate], rows: Sequence[Tokens | None]) -> dict[Tokens, CacheNode]:
+    def _place(self, candidates: Sequence[Candidate], rows: Sequence[Row | None]) -> dict[Row, CacheNode]:
         """Return a cache node for each distinct row, below the node of its parent step if the last call scored that.
 
         Drops the nodes of the last call; what rows of this call build on stays cached.
         """
         cache, before, scored = self.tree.cache, self._scored, _Scored()
-        placed: dict[Tokens, CacheNode] = {}
-        self._step_tokens = {}
+        placed: dict[Row, CacheNode] = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
                 continue
@@ -176,18 +188,14 @@ class TreeScorer(ABC):
                 prompt = render(self._tokenizer, candidate.messages)
                 prompt = prompt[: len(prompt) - self.omitted_tokens]
                 scored[key, ()] = before.get((key, ())) or (prompt, cache.add_path(prompt))
+            cached = row.tokens[: len(row.tokens) - self.omitted_tokens]
             if row not in placed:
                 above, node = before.get((key, candidate.steps[:-1]), scored[key, ()])
-                cached = row[: len(row) - self.omitted_tokens]
-                step_tokens = len(cached) - len(above)
-                if cached[: len(above)] != above or node is scored[key, ()][1]:
-                    # The parent step was not scored before, or the new step changes the tokens of the text before it.
-                    above, node = scored[key, ()]
-                    step_tokens = len(cached) - len(above) - len(self._text("".join(candidate.steps[:-1])))
-                self._step_tokens[row] = step_tokens
+                if len(above) + self.omitted_tokens > len(row.tokens) - row.step_tokens:
+                    above, node = scored[key, ()]  # The new step changes the tokens of the text before it.
                 placed[row] = node if above == cached else cache.add(node, cached[len(above) :])
             if not candidate.finished:
-                scored[key, candidate.steps] = row[: len(row) - self.omitted_tokens], placed[row]
+                scored[key, candidate.steps] = cached, placed[row]
         kept = {node for _, node in scored.values()}
         for _, node in before.values():
             if node not in kept:
@@ -198,3 +206,9 @@ class TreeScorer(ABC):
 
 def _prompt_key(candidate: Candidate) -> _PromptKey:
     return tuple((message["role"], message["content"]) for message in candidate.messages)
+
+
+def _common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return with how many equal tokens both begin."""
+    differing = (place for place, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
+    return next(differing, min(len(one), len(other)))

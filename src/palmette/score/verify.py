@@ -31,8 +31,12 @@ class Outcome(str, Enum):
 def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
     """Extract the final answers of a solution and of a reference and verify the one against the other.
 
-    The reference may be a bare answer or a worked solution. See `verify` for `seconds` and for what is raised.
+    The reference may be a bare answer or a worked solution. See `verify` for `seconds` and for what is raised; raises
+    ConfigError for what is no text, too.
     """
+    for name, text in (("solution", solution), ("reference", reference)):
+        if not isinstance(text, str):
+            raise ConfigError(f"the {name} to grade is a text, not a {type(text).__name__}")
     return verify(extract_answer(solution), extract_reference(reference), seconds=seconds)
 
 

@@ -52,7 +52,7 @@ class Growth:
     kv_tokens: list[int] = field(default_factory=list)
     separate_kv_tokens: list[int] = field(default_factory=list)
     cached: set[int] = field(default_factory=set)
-    """Nodes whose KV cache the backend keeps: expanded and not released yet."""
+    """Nodes whose KV cache the backend may keep: asked for and not released yet."""
     clusters: dict[int, int] = field(default_factory=dict)
     """Cluster labels of the leaves of the last frontier; empty if they were not clustered."""
     out_of_room: bool = False
@@ -163,6 +163,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
                     Expansion(name, parent, prefix, child_seed, most_tokens, next_id, limits.step_end, limits.stop)
                 )
                 next_id += 1
+        growth.cached.update(range(len(growth.tree.nodes), next_id))  # Released also if `expand` fails halfway.
     grown = backend.expand(expansions)
     if len(grown) != len(expansions):
         raise RuntimeError(f"the backend returned {len(grown)} steps for {len(expansions)} expansions")
@@ -179,7 +180,6 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
         leaves = [node.id for node in nodes]
         growth.kv_tokens.append(growth.tree.unique_tokens(leaves))
         growth.separate_kv_tokens.append(growth.tree.separate_tokens(leaves))
-        growth.cached.update(leaves)
         added.append(nodes)
     return added
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from palmette import registry
 from palmette.events import Chosen, JudgedLeaf, QuestionFinished
 from palmette.score.judge import Judge, Verdict
 from palmette.search.answer import VOTES, Ballot, ballots, elect
@@ -138,7 +139,7 @@ def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> Search
             choices[vote] = Choice(elected.answer, verdict(elected.leaf, elected.answer).outcome, elected.leaf)
     return SearchResult(
         question=question,
-        strategy=settings.strategy,
+        strategy=registry.lasting(settings.strategy),
         width=settings.width,
         vote=settings.vote,
         choices=choices,

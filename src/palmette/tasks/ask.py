@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -29,17 +30,23 @@ def as_task(questions: QuestionLike | Task | Sequence[QuestionLike], settings: T
     if not is_one and not isinstance(questions, Iterable):
         raise ConfigError(f"a {type(questions).__name__} is no question: give a text, messages, a Question, or a list")
     asked: Iterable[Any] = [questions] if is_one else cast("Sequence[QuestionLike]", questions)
-    made: list[Question] = []
-    seen: dict[str, int] = {}
-    for place, item in enumerate(asked, start=1):
-        question = _question(item, form, f"question {place}")
-        seen[question.id] = seen.get(question.id, 0) + 1
-        if seen[question.id] > 1:
-            question = replace(question, id=f"{question.id}-{seen[question.id]}")
-        made.append(question)
+    made = [_question(item, form, f"question {place}") for place, item in enumerate(asked, start=1)]
     if not made:
         raise ConfigError("there is no question to search: give a text, messages, or a list of them")
-    return Task(OWN_QUESTIONS, tuple(made), form.step_end), is_one
+    return Task(OWN_QUESTIONS, tuple(_numbered(made)), form.step_end), is_one
+
+
+def _numbered(questions: Sequence[Question]) -> Iterator[Question]:
+    """Yield the questions with a number behind each id that stood before: the next one that makes an id of its own."""
+    taken = {question.id for question in questions}
+    seen: Counter[str] = Counter()
+    for question in questions:
+        seen[question.id] += 1
+        name = question.id
+        while seen[question.id] > 1 and (name := f"{question.id}-{seen[question.id]}") in taken:
+            seen[question.id] += 1
+        taken.add(name)
+        yield replace(question, id=name)
 
 
 def _question(item: Any, form: Format, place: str) -> Question:

@@ -10,6 +10,7 @@ import yaml
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
+from palmette.units import one_line
 
 Message = dict[str, str]
 
@@ -41,6 +42,7 @@ class Task:
     """Questions in order, the text that ends a step, and the judge of their answers.
 
     `judge` is a name (`math`, `gym`, an entry point, `package.module:name`), a judge object, or a reward function.
+    Raises ConfigError for two questions with one id.
     """
 
     name: str
@@ -49,6 +51,14 @@ class Task:
     judge: Any = "math"
     settings: TaskSettings | None = field(default=None, compare=False)
     """The settings that `load_task` loaded it with; None for questions passed from Python."""
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for question in self.questions:
+            if question.id in seen:
+                told = f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own"
+                raise ConfigError(f"task {one_line(self.name, 80)}: {told}")
+            seen.add(question.id)
 
 
 @dataclass(frozen=True)

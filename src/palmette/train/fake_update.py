@@ -10,7 +10,7 @@ import torch
 from palmette.memory.tracker import OPTIMIZER, Prediction, Tracker, fill_with_fakes, predict
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
-from palmette.train.model_parts import LINEAR_LAYERS, train_all, train_lora
+from palmette.train.model_parts import train_all, train_lora
 from palmette.train.samples import Sample
 
 
@@ -18,7 +18,7 @@ from palmette.train.samples import Sample
 class UpdateShape:
     """What the memory of an update depends on: its largest micro-batch, the trained weights, the savings and the loss.
 
-    Without `lora_rank` all weights are trained.
+    Without `lora_rank` all weights are trained, without `lora_targets` adapters are on all linear layers.
     """
 
     rows: int
@@ -28,7 +28,7 @@ class UpdateShape:
     lora_rank: int | None = None
     savings: Savings = field(default_factory=Savings)
     loss: LossSettings = field(default_factory=LossSettings)
-    lora_targets: tuple[str, ...] = LINEAR_LAYERS
+    lora_targets: tuple[str, ...] | None = None
 
     def samples(self) -> list[Sample]:
         """Return placeholder samples of this shape, for all micro-batches."""

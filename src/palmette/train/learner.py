@@ -17,9 +17,10 @@ from palmette.errors import BackendError, RunError
 from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
 from palmette.train.loss import LossSettings, token_losses
-from palmette.train.model_parts import body_of, head_of, refuse_dropout
-from palmette.train.optimizer import AdamSettings, HostAdamW, Optimizer, adamw
+from palmette.train.model_parts import body_of, head_of
+from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.samples import Sample, check_update, micro_batches
+from palmette.train.trainable import check_trainable
 
 Work = Callable[[Sequence[Sample]], torch.Tensor]
 
@@ -101,15 +102,13 @@ class Learner:
         if not self._weights:
             raise BackendError("no weight of the model has requires_grad: call train_all or train_lora first")
         self._body = body_of(model)
-        head_of(model)
         self._device = self._weights[0].device
         self.notes = _idle_savings(self._savings, self._device)
-        refuse_dropout(model)
+        check_trainable(model)
         if self._savings.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        on_host = self._savings.host_optimizer and self._device.type != "cpu"
-        make: Callable[..., Optimizer] = HostAdamW if on_host else adamw
-        self._optimizer = make(self._weights, self._adam)
+        host = torch.device("cpu") if self._savings.host_optimizer else None
+        self._optimizer = AdamW(self._weights, self._adam, device=host)
         self._done: list[Sequence[Sample]] = []
         self._half_added = False
 
@@ -164,7 +163,7 @@ class Learner:
         total = _counted_tokens(samples)
         run = run_pieces or _in_one_piece
         was_training = self.model.training
-        self.model.train()  # Gradient checkpointing needs train mode. Dropout, which that would switch on, is refused.
+        self.model.train()  # Gradient checkpointing needs train mode. Noise, which that would switch on, is refused.
         try:
             sums = [
                 piece_sums

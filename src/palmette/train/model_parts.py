@@ -28,15 +28,6 @@ def body_of(model: Any) -> nn.Module:
     return body
 
 
-def refuse_dropout(model: nn.Module) -> None:
-    """Raise BackendError if the model has dropout: a sample that is computed again must give the same gradient."""
-    for module in model.modules():
-        rate = module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0)
-        if rate:
-            name = type(module).__name__
-            raise BackendError(f"cannot train with a dropout of {rate} in {name}: set it to 0 in config.json")
-
-
 @dataclass(frozen=True)
 class Head:
     """The layer that computes logits from hidden states: `softcap(hidden @ weight.T + bias) / temperature`."""
@@ -50,21 +41,19 @@ class Head:
 def head_of(model: nn.Module, temperature: float = 1.0) -> Head:
     """Return the head of a transformers causal language model.
 
-    Raises BackendError if it is not a plain linear layer, or if the model scales its logits.
+    Raises BackendError if it is not a plain linear layer. `check_trainable` tells whether there is more to the logits.
     """
     layer = model.get_output_embeddings()  # type: ignore[operator]
     config = model.config.get_text_config()  # type: ignore[union-attr, operator]
     if type(layer) is not nn.Linear:
         adapted = " Leave lm_head out of the adapter's target modules." if hasattr(layer, "base_layer") else ""
         raise BackendError(f"cannot train a {config.model_type}: its head is a {type(layer).__name__}.{adapted}")
-    scales = [name for name in ("logit_scale", "logits_scaling", "lm_head_multiplier") if getattr(config, name, None)]
-    if scales:
-        raise BackendError(f"cannot train a {config.model_type}: its logits are scaled by {scales[0]}")
-    return Head(layer.weight, layer.bias, getattr(config, "final_logit_softcapping", None), temperature)
+    softcaps = [getattr(config, name) for name in _SOFTCAPS if getattr(config, name, None)]
+    return Head(layer.weight, layer.bias, softcaps[0] if softcaps else None, temperature)
 
 
-LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers that `train_lora` adapts by default."""
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""Names that configs have for the softcap on logits: Gemma 2 and later, RecurrentGemma, xLSTM."""
 
 
 def train_all(model: "PreTrainedModel") -> "PreTrainedModel":
@@ -73,15 +62,20 @@ def train_all(model: "PreTrainedModel") -> "PreTrainedModel":
 
 
 def train_lora(
-    model: "PreTrainedModel", *, rank: int = 16, alpha: int | None = None, targets: Sequence[str] = LINEAR_LAYERS
+    model: "PreTrainedModel", *, rank: int = 16, alpha: int | None = None, targets: Sequence[str] | None = None
 ) -> Any:
-    """Return the model with LoRA adapters on its linear layers; only the adapters have `requires_grad`.
+    """Return the model with LoRA adapters; only the adapters have `requires_grad`.
 
-    `alpha` is twice the rank by default. Raises BackendError if peft is not installed.
+    They are on the linear layers with these names, by default on all but the head. `alpha` is twice the rank by
+    default. Raises BackendError if peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise BackendError("LoRA needs peft: pip install 'palmette[adapters]'") from error
-    config = LoraConfig(r=rank, lora_alpha=2 * rank if alpha is None else alpha, target_modules=list(targets))
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if alpha is None else alpha,
+        target_modules="all-linear" if targets is None else list(targets),
+    )
     return get_peft_model(model, config)

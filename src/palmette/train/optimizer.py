@@ -1,9 +1,8 @@
-"""AdamW, with its optimizer state on the model's device or in host memory."""
+"""AdamW with float32 masters of narrow weights; its state is on the model's device or in host memory."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -31,18 +30,49 @@ class AdamSettings:
             raise ConfigError(f"eps is {self.eps}: give a number above 0, 1e-8 say")
 
 
-class Optimizer(Protocol):
-    """Changes weights by their gradients."""
+class AdamW:
+    """AdamW in float32 or wider: weights of a narrower dtype have a float32 master each, and are rounded from it.
 
-    def step(self) -> None:
-        """Change every weight that has a gradient."""
-
-
-def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
-    """Return torch's fused AdamW, whose step makes no copies of weights or gradients.
-
-    Optimizer state is allocated here, not in the first step: if memory is too small for it, no weight has changed yet.
+    Without masters a step of 1e-6 is lost: between 0.5 and 1 bfloat16 has steps of 0.004. With `device`, masters and
+    optimizer state are there, and gradients are copied to it. The results are the same with and without. All memory is
+    allocated here, none in a step: if it is too small, no weight has changed yet.
     """
+
+    def __init__(
+        self, weights: Sequence[nn.Parameter], settings: AdamSettings, *, device: torch.device | None = None
+    ) -> None:
+        own = [weight for weight in weights if _is_wide(weight) and device in (None, weight.device)]
+        self._own = _fused(own, settings) if own else None
+        rest = [weight for weight in weights if not any(weight is other for other in own)]
+        self._masters: list[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]] = []
+        for weight in rest:
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            master = nn.Parameter(weight.detach().to(device or weight.device, dtype, copy=True))
+            self._masters.append((weight, master, _fused([master], settings)))
+        largest = max((master for _, master, _ in self._masters), key=lambda master: master.numel(), default=None)
+        self._gradient = None if largest is None else torch.empty_like(largest).flatten()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change every weight that has a gradient. Gradients of weights with a master are dropped."""
+        if self._own is not None:
+            self._own.step()
+        for weight, master, optimizer in self._masters:
+            if weight.grad is not None:
+                assert self._gradient is not None
+                master.grad = self._gradient[: weight.numel()].view_as(weight).copy_(weight.grad)
+                weight.grad = None
+                optimizer.step()
+                master.grad = None
+                weight.copy_(master)
+
+
+def _is_wide(weight: torch.Tensor) -> bool:
+    return torch.promote_types(weight.dtype, torch.float32) == weight.dtype
+
+
+def _fused(weights: list[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
+    """Return torch's fused AdamW, whose step makes no copies of weights or gradients, with its state allocated."""
     optimizer = torch.optim.AdamW(
         weights,
         lr=settings.learning_rate,
@@ -51,49 +81,10 @@ def adamw(weights: Iterable[nn.Parameter], settings: AdamSettings) -> torch.opti
         weight_decay=settings.weight_decay,
         fused=True,
     )
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            optimizer.state[weight] = {
-                "step": torch.zeros((), dtype=torch.float32, device=weight.device),
-                "exp_avg": torch.zeros_like(weight, memory_format=torch.preserve_format),
-                "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
-            }
+    for weight in weights:
+        optimizer.state[weight] = {
+            "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+            "exp_avg": torch.zeros_like(weight, memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
+        }
     return optimizer
-
-
-class HostAdamW:
-    """AdamW that computes its step in host memory, where it keeps its state and a float32 copy of the weights.
-
-    A step copies gradients to the host and the changed weights back to the device.
-    """
-
-    def __init__(self, weights: Sequence[nn.Parameter], settings: AdamSettings) -> None:
-        self._weights = list(weights)
-        self._masters = [
-            nn.Parameter(weight.detach().to("cpu", _at_least_float32(weight.dtype), copy=True)) for weight in weights
-        ]
-        self._optimizers = [adamw([master], settings) for master in self._masters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Change every weight that has a gradient, and drop the gradient.
-
-        All gradients are copied before the first weight is changed: if a copy runs out of memory, none has changed.
-        """
-        triples = list(zip(self._weights, self._masters, self._optimizers, strict=True))
-        try:
-            for weight, master, _ in triples:
-                if weight.grad is not None:
-                    master.grad = weight.grad.to("cpu", master.dtype)
-                    weight.grad = None
-            for weight, master, optimizer in triples:
-                if master.grad is not None:
-                    optimizer.step()
-                    weight.copy_(master)
-        finally:
-            for master in self._masters:
-                master.grad = None
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)

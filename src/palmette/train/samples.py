@@ -111,7 +111,7 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
     """Raise PalmetteError unless a learner at this temperature can make one update of the samples.
 
     There has to be a sample, tokens must be in the vocabulary, temperatures those of the learner, numbers finite,
-    `old_logprobs` in all samples or in none, and `reference_logprobs` in all if `with_reference`.
+    `old_logprobs` in all samples or in none, `reference_logprobs` too, and in all if `with_reference`.
     """
     if not samples:
         raise PalmetteError("an update needs one sample or more")
@@ -129,14 +129,12 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
         numbers = (*sample.advantages, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
         if not all(map(math.isfinite, numbers)):
             raise PalmetteError(f"sample {index} has an advantage or log-probabilities that are not finite")
-    with_old = sum(sample.old_logprobs is not None for sample in samples)
-    if with_old not in (0, len(samples)):
-        raise PalmetteError(f"{with_old} of {len(samples)} samples have old_logprobs: give them to all or to none")
-    lacking = sum(sample.reference_logprobs is None for sample in samples)
-    if with_reference and lacking:
-        raise PalmetteError(
-            f"{lacking} of {len(samples)} samples lack reference_logprobs: set kl_weight to 0 or add them"
-        )
+    for name in ("old_logprobs", "reference_logprobs"):
+        having = sum(getattr(sample, name) is not None for sample in samples)
+        if having not in (0, len(samples)):
+            raise PalmetteError(f"{having} of {len(samples)} samples have {name}: give them to all or to none")
+    if with_reference and samples[0].reference_logprobs is None:
+        raise PalmetteError("the samples lack reference_logprobs: set kl_weight to 0 or add them")
 
 
 def _is_token(token: object, vocabulary: int) -> bool:

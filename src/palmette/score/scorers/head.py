@@ -6,7 +6,7 @@ import torch
 
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
-from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.score.tree_scorer import Row, TreeScorer
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -14,7 +14,7 @@ from palmette.units import parse_bytes
 class PrmScorer(TreeScorer):
     """The score is the sigmoid of the head's output at the last token of the step."""
 
-    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+    def _values(self, nodes: Mapping[Row, CacheNode]) -> dict[Row, float]:
         found: dict[CacheNode, float] = {}
         pending = list(nodes.values())
         while pending:
@@ -28,8 +28,8 @@ class PrmScorer(TreeScorer):
             pending = [tip for tip in pending if tip not in found]
         return {row: found[node] for row, node in nodes.items()}
 
-    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
-        return float(self.tree.run_alone(row)[0, 0])
+    def _value_alone(self, row: Row, node: CacheNode) -> float:
+        return float(self.tree.run_alone(row.tokens)[0, 0])
 
     def _score(self, value: float) -> float:
         return float(torch.tensor(value, dtype=torch.float64).sigmoid())

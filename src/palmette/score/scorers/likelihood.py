@@ -11,7 +11,7 @@ import torch
 from palmette.engine.limits import scored_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
-from palmette.score.tree_scorer import Tokens, TreeScorer
+from palmette.score.tree_scorer import Row, Tokens, TreeScorer
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -24,7 +24,7 @@ class LikelihoodScorer(TreeScorer):
 
     omitted_tokens = 1
 
-    def _values(self, nodes: Mapping[Tokens, CacheNode]) -> dict[Tokens, float]:
+    def _values(self, nodes: Mapping[Row, CacheNode]) -> dict[Row, float]:
         rows = {node: row for row, node in nodes.items() if node.computed < len(node.tokens)}
         sums = dict.fromkeys(rows, 0.0)
         pending = list(rows)
@@ -37,22 +37,21 @@ class LikelihoodScorer(TreeScorer):
             ):
                 if node in rows:
                     sums[node] = 0.0 if first == 0 else sums[node]  # An evicted node starts again.
-                    skipped = max(
-                        0, len(node.tokens) - self._step_tokens[rows[node]] - first
-                    )  # Tokens of the steps before the last.
+                    # Tokens of the steps before the last are not counted.
+                    skipped = max(0, len(node.tokens) - rows[node].step_tokens - first)
                     start = node.start + first + skipped + 1
                     sums[node] += _log_probability(
-                        logits_TV[skipped:], rows[node][start : start + max(0, last - first - skipped)]
+                        logits_TV[skipped:], rows[node].tokens[start : start + max(0, last - first - skipped)]
                     )
             del logits_TV  # Else these logits stay in memory beside those of the next tick.
             pending = [node for node in pending if node.computed < len(node.tokens)]
-        return {row: sums.get(node, 0.0) / max(1, self._step_tokens[row]) for row, node in nodes.items()}
+        return {row: sums.get(node, 0.0) / max(1, row.step_tokens) for row, node in nodes.items()}
 
-    def _value_alone(self, row: Tokens, node: CacheNode) -> float:
-        count = self._step_tokens[row]
+    def _value_alone(self, row: Row, node: CacheNode) -> float:
+        tokens, count = row
         if not count:
             return 0.0
-        return _log_probability(self.tree.run_alone(row[:-1], count), row[-count:]) / count
+        return _log_probability(self.tree.run_alone(tokens[:-1], count), tokens[-count:]) / count
 
     def _score(self, value: float) -> float:
         return math.exp(min(0.0, value))
