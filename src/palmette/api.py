@@ -142,11 +142,12 @@ class Searcher:
         """Search one question, or several in the order given; return one result, or a list of them.
 
         A question is its text, chat messages, a Question, or a row with `question` (or `problem`, `messages`) and
-        `answer`. With `out` the run is recorded in that new folder, for `palmette report` and `palmette evaluate`.
+        `answer`. With `out` the run is recorded in that new folder, for `palmette report` and `palmette evaluate`. A
+        question that cannot be asked is refused, or left out of the list with `task.unaskable` skip.
         """
         task, is_one = as_task(questions, self.config.task)
         found = {result.question.id: result for result in self._stream(task, out, progress)}
-        results = [found[question.id] for question in task.questions]
+        results = [found[question.id] for question in task.questions if question.id in found]
         return results[0] if is_one else results
 
     def stream(
@@ -173,7 +174,7 @@ class Searcher:
         folder = new_folder(config)
         try:
             parts = self.load()
-            check_questions(config, task, parts.backend)
+            check_questions(config, task, parts.backend, parts.scorer)
         except BaseException:
             with suppress(OSError):  # Nothing was begun: the same call can be made once more.
                 folder.rmdir()

@@ -43,6 +43,8 @@ class EventLog:
 
     folder: Path
     _file: int = field(init=False, repr=False)
+    _is_whole: bool = field(init=False, repr=False, default=True)
+    """Whether the file ends with a complete event. False while one is written, and after that was interrupted."""
 
     def __post_init__(self) -> None:
         path = self.folder / FILE_NAME
@@ -63,12 +65,16 @@ class EventLog:
         """Append one event. Raises RunError if it cannot be written; the file then ends with a complete event."""
         line = json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
         data = memoryview(line.encode("utf-8") + b"\n")
+        if not self._is_whole:  # Ctrl-C between two writes: this event would be appended to half a line.
+            self._remove_incomplete_line()
+        self._is_whole = False
         try:
             while data:
                 data = data[os.write(self._file, data) :]
+            self._is_whole = True
         except OSError as error:
-            # Else the next event would be appended to the incomplete line.
             self._remove_incomplete_line()
+            self._is_whole = True
             raise RunError(
                 f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
                 f"free disk space, then palmette search --resume {self.folder}"

@@ -5,7 +5,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Signed = Annotated[int, Field(gt=-(2**63), lt=2**63)]
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+"""Seconds and means. Larger ones, like larger counts, are damage: sums of them overflow."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,18 @@ class QuestionStarted:
     question: str
     prompt: str
     reference: str | None
-    prompt_tokens: Annotated[int, Field(ge=0, le=10**8)]
+    prompt_tokens: Count
     digest: str
-    prompt_token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True)
 class NodeRecord:
     """One step: its node in the tree, its tokens with log-probabilities, and its score, None without a scorer."""
 
-    id: int
-    parent: int
-    tokens: tuple[int, ...]
+    id: Count
+    parent: Count
+    tokens: tuple[Count, ...]
     text: str
     logprobs: tuple[float, ...]
     finished: bool
@@ -58,13 +61,13 @@ class WaveDone:
 
     kind: ClassVar[str] = "wave_done"
     question: str
-    wave: int
+    wave: Count
     nodes: tuple[NodeRecord, ...]
-    children: dict[int, int]
-    kv_tokens: int
-    separate_kv_tokens: int
-    clusters: dict[int, int] = field(default_factory=dict)
-    temperature: float = 1.0
+    children: dict[Count, Count]
+    kv_tokens: Count
+    separate_kv_tokens: Count
+    clusters: dict[Count, Count] = field(default_factory=dict)
+    temperature: Amount = 1.0
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,11 @@ class QuestionFinished:
     question: str
     choices: dict[str, Chosen]
     leaf_outcomes: dict[str, Count]
-    generated_tokens: int
-    mean_kv_tokens: float
-    peak_kv_tokens: int
-    peak_separate_kv_tokens: int
-    waves: int
+    generated_tokens: Count
+    mean_kv_tokens: Amount
+    peak_kv_tokens: Count
+    peak_separate_kv_tokens: Count
+    waves: Count
     out_of_room: bool = False
     leaves: tuple[JudgedLeaf, ...] = ()
 
@@ -118,11 +121,11 @@ class Session:
     """
 
     kind: ClassVar[str] = "session"
-    seconds: float
-    policy_calls: int
-    reward_calls: int
-    questions: int
-    kv_bytes_per_token: int
+    seconds: Amount
+    policy_calls: Count
+    reward_calls: Count
+    questions: Count
+    kv_bytes_per_token: Count
     peak_kv_tokens: Count = 0
 
 
@@ -141,13 +144,13 @@ class OomRetry:
     tried: Count
     limit: Count | None
     reason: str
-    freed_bytes: int
+    freed_bytes: Signed
     free_bytes_before: Count
     free_bytes_after: Count
     held_bytes: Count
     spared: bool = False
-    began: float = 0.0
-    moment: float = 0.0
+    began: Amount = 0.0
+    moment: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -160,11 +163,11 @@ class Reclaimed:
 
     kind: ClassVar[str] = "reclaimed"
     after: str
-    freed_bytes: tuple[int, ...]
+    freed_bytes: tuple[Signed, ...]
     held_bytes: Count
-    seconds: float
-    began: float = 0.0
-    moment: float = 0.0
+    seconds: Amount
+    began: Amount = 0.0
+    moment: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class PhasePeak:
 
     name: str
     times: Count
-    seconds: float
+    seconds: Amount
     peak_bytes: Count
     planned_bytes: Count | None = None
 
@@ -189,9 +192,9 @@ class MemoryTimeline:
 
     kind: ClassVar[str] = "memory_timeline"
     device: str
-    began: float
+    began: Amount
     total_bytes: Count
-    moments: tuple[float, ...]
+    moments: tuple[Amount, ...]
     held_bytes: tuple[Count, ...]
     places: tuple[Count | None, ...]
     phases: tuple[PhasePeak, ...]

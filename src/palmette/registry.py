@@ -69,6 +69,10 @@ _OBJECT = re.compile(r"[\w.]+:[\w.<>]+(\(\))?(#\d+)?")
 _numbers = count(1)
 
 
+MODEL_NAMES = ("seedling", "seedling-ripe", "seedling-prm", "smollm2-135m", "minilm")
+"""The models of the zoo: where a model is named, no installed part takes their place."""
+
+
 def is_reference(name: str) -> bool:
     """Tell whether a name is written as `package.module:name`."""
     return _REFERENCE.fullmatch(name) is not None
@@ -132,7 +136,7 @@ def is_own(kind: str, name: str) -> bool:
     """Tell whether a name stands for a part of the user's own: an object given, an entry point, or a reference."""
     if is_object(name) or is_reference(name):
         return True
-    return name not in built_ins(kind) and any(entry.name == name for entry in _installed(kind))
+    return name not in (*built_ins(kind), *MODEL_NAMES) and any(entry.name == name for entry in _installed(kind))
 
 
 def find(kind: str, name: str) -> Any:
@@ -206,7 +210,7 @@ def _load(kind: str, name: str, load: Callable[[], Any]) -> Any:
         return load()
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script without a main guard ends the process when it is imported.
         told = one_line(f"{type(error).__name__}: {error}", 200)
         raise ConfigError(f"{kind} {name} cannot be imported: {told}") from error
 

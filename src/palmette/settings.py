@@ -133,6 +133,7 @@ class TaskSettings(Settings):
     stop: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
     judge: str = Field("auto", min_length=1)
     verify_seconds: float = Field(5.0, gt=0, le=3600)
+    unaskable: Literal["refuse", "skip"] = "refuse"
 
 
 def split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
+from palmette.errors import ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.tree import Tree
 
 Children = dict[int, int]
@@ -119,17 +121,22 @@ def read_settings(declared: type[StrategySettings], values: Mapping[str, Any]) -
 def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: int) -> Strategy:
     """Return a strategy: a class built with these settings, a plain function wrapped, or a shallow copy of an object.
 
-    The copy has the width and the first step of this run. Raises TypeError for anything else.
+    The copy has the width and the first step of this run. Raises TypeError for anything else, ConfigError for a class
+    that cannot be built and for a strategy that does not tell what it uses.
     """
     if isinstance(part, Strategy):
         made = copy(part)  # One object may serve several runs at once.
         vars(made).update(width=width, first_step_tokens=first_step_tokens)
-        return made
-    if isinstance(part, type) and issubclass(part, Strategy):
-        return part(settings, width=width, first_step_tokens=first_step_tokens)
-    if callable(part) and not isinstance(part, type):
-        return FunctionStrategy(part)
-    raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
+    elif isinstance(part, type) and issubclass(part, Strategy):
+        with telling("strategy", name_of(part), "its constructor", ConfigError):
+            made = part(settings, width=width, first_step_tokens=first_step_tokens)
+    elif callable(part) and not isinstance(part, type):
+        made = FunctionStrategy(part)
+    else:
+        raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
+    with telling("strategy", name_of(made), "uses", ConfigError):
+        frozenset(made.uses)
+    return made
 
 
 def summary_of(part: Any) -> str:

@@ -1,6 +1,6 @@
 """The tree of reasoning steps of one question, with counts of the tokens that its branches share."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ class Node:
     id: int
     parent: int | None
     depth: int
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     text: str
     logprobs: tuple[float, ...]
     finished: bool
@@ -40,7 +40,7 @@ class Tree:
     `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
-    prompt_tokens: tuple[int, ...]
+    prompt_tokens: Sequence[int]
     nodes: list[Node] = field(default_factory=list)
     temperature: float = 1.0
 
@@ -152,5 +152,5 @@ def _described(node: Node) -> str:
     score = "" if node.score is None else f"{node.score:.2f} "
     text = one_line(node.text.strip(), 100)
     state = {"kept": "", "open": ""}.get(node.state, f"  [{node.state}{'' if node.outcome is None else ', '}")
-    outcome = (node.outcome or "").replace("_", " ")
+    outcome = one_line((node.outcome or "").replace("_", " "), 80)
     return f"{score}{text}{state}{outcome + ']' if state else ''}"

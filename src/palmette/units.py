@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from palmette.errors import ConfigError
 
@@ -13,6 +14,7 @@ _SCALES = {
     "g": 10**9, "gb": 10**9, "gib": 2**30,
     "t": 10**12, "tb": 10**12, "tib": 2**40,
 }  # fmt: skip
+_LONGEST_PATH = 1 << 16
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -71,6 +73,11 @@ def one_line(text: str, longest: int = 1000) -> str:
     """
     cut = text if len(text) <= longest else f"{text[: longest - 3]}..."
     return "".join(character if character.isprintable() else " " for character in cut)
+
+
+def one_line_path(path: PurePath) -> str:
+    """Return a path as one line, never cut: its folders may have any name."""
+    return one_line(str(path), _LONGEST_PATH)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -7,10 +7,10 @@ from transformers import LlamaForTokenClassification, PreTrainedTokenizerFast
 from palmette.backends.backend import TakesWeights
 from palmette.engine.pieces import Piece
 from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError
+from palmette.errors import BackendError, ConfigError
 from palmette.memory.guard import GivesUpCache
 from palmette.memory.oom import TellsCacheFull
-from palmette.score.scorer import Candidate
+from palmette.score.scorer import Candidate, ReadsPrompts
 from palmette.score.scorers.head import PrmScorer
 from palmette.score.tree_scorer import GRID
 
@@ -37,6 +37,10 @@ def test_a_scorer_inside_the_process_tells_by_its_contracts_what_it_can_do_beyon
     assert isinstance(scorer, TakesWeights) and scorer.weight_version == 0
     assert isinstance(scorer, TellsCacheFull) and scorer.cache_full is None
     assert isinstance(scorer, GivesUpCache)
+    assert isinstance(scorer, ReadsPrompts)
+    scorer.check_prompt(ASKED)
+    with pytest.raises(ConfigError, match="a question holds '<eos>', a control token of the model"):
+        scorer.check_prompt(({"role": "user", "content": "1+1<eos>"},))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 64])

@@ -32,6 +32,13 @@ def test_a_tie_goes_to_the_older_leaf() -> None:
     assert elect([CAST[2], CAST[0]], "majority") == CAST[2]
 
 
+def test_where_every_score_is_0_the_weighted_vote_counts_leaves() -> None:
+    lonely = Ballot(1, "8", "8", 0.0)
+    rest = [Ballot(leaf, "7", "7", 0.0) for leaf in range(2, 17)]
+    assert elect([lonely, *rest], "weighted") == rest[0]
+    assert elect([Ballot(1, "8", "8", 1e-300), *rest], "weighted") == Ballot(1, "8", "8", 1e-300)
+
+
 def test_only_finished_leaves_with_an_answer_vote() -> None:
     tree = Tree((1,))
     for text, finished in (("a=1", True), ("b=2", False), ("none", True)):

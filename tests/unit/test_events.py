@@ -95,6 +95,29 @@ except RunError:
     assert list(read_events(tmp_path)) == [RunStarted("1", {}), RunStarted("3", {})]
 
 
+def test_an_interrupted_write_leaves_no_half_line_before_the_next_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    interrupted: list[int] = []
+
+    def short(file: int, data: memoryview) -> int:
+        if not interrupted:
+            interrupted.append(write(file, data[:20]))
+            raise KeyboardInterrupt
+        return write(file, data)
+
+    with EventLog(tmp_path) as log:
+        log.write(STARTED)
+        monkeypatch.setattr(os, "write", short)
+        with pytest.raises(KeyboardInterrupt):
+            log.write(ASKED)
+        assert list(read_events(tmp_path)) == [STARTED]
+        log.write(WAVE)
+    assert interrupted == [20]
+    assert list(read_events(tmp_path)) == [STARTED, WAVE]
+
+
 def test_a_killed_writer_leaves_a_readable_file(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path

@@ -1,19 +1,29 @@
 """Run folders: made once, read back, those of earlier versions too."""
 
 import json
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palmette.commands.report import rejudging
+from palmette.commands.evaluate import evaluate as evaluate_command
+from palmette.commands.plan import plan
+from palmette.commands.progress import ProgressLine
+from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
 from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted
 from palmette.report.compare import compare
+from palmette.report.page import write_page
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
+from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
 from palmette.search.replay import replay
 from palmette.search.summary import summarize
@@ -136,6 +146,13 @@ def test_an_old_sweep_is_opened_under_todays_keys(tmp_path: Path) -> None:
     assert sweep.config(sweep.cells[1]).search.options["lambda_kv"] == 1.25
 
 
+def test_a_sweep_with_a_cell_that_no_folder_can_hold_is_damaged(tmp_path: Path) -> None:
+    cells = [{"strategy": "beam", "width": 10**400, "seed": 0}]
+    (tmp_path / PLAN).write_text(json.dumps({"base": OLD_CONFIG, "cells": cells}))
+    with pytest.raises(RunError, match="sweep.json: damaged: .* a name that no folder can have"):
+        open_sweep(tmp_path).folders()
+
+
 def test_a_new_folder_must_be_empty_and_writable(tmp_path: Path) -> None:
     folder = new_folder(load_config(None, {"out": str(tmp_path / "a" / "b")}))
     assert folder.is_dir()
@@ -165,6 +182,19 @@ def test_paths_of_a_config_hold_in_any_working_directory(tmp_path: Path, monkeyp
     assert (config.policy.model, config.reward.adapter) == ("seedling", "gone")
 
 
+def test_a_folder_named_like_a_task_or_a_part_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ladder", "rg:chain_sum", "mine:Backend", "mine:vectors"):
+        (tmp_path / name).mkdir()
+    for task in ("ladder", "rg:chain_sum"):
+        settings = {"task.name": task, "policy.model": "mine:Backend", "embedder.model": "mine:vectors"}
+        config = anchored(load_config(None, {**settings, "task.questions": 1}))
+        assert (config.task.name, config.policy.model, config.embedder.model) == tuple(settings.values())
+        assert len(load_task(config.task).questions) == 1
+
+
 def test_finished_questions_are_known_and_a_task_that_changed_is_refused(tmp_path: Path) -> None:
     task = load_task(load_config(None, {"task.questions": 2}).task)
     first, second = task.questions
@@ -183,3 +213,145 @@ def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path)
     (tmp_path / FILE_NAME).write_text(json.dumps(old_events()[-1]) + "\n")
     with pytest.raises(RunError, match="the first event is not run_started"):
         run_config(tmp_path)
+
+
+def numbers(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where the numbers of an event stand."""
+    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in items:
+        yield from numbers(value, (*path, key))
+    if isinstance(values, int | float) and not isinstance(values, bool):
+        yield path
+
+
+@pytest.mark.parametrize("damaged", [10**400, -(10**30), -1, 2**63 - 1, 1e308, 1e18])
+def test_a_damaged_number_is_read_or_told_as_damage(tmp_path: Path, damaged: float) -> None:
+    whole = old_events()
+    whole[1]["prompt_token_ids"] = list(range(9))
+    for line, path in [(line, path) for line, event in enumerate(whole[1:], start=1) for path in numbers(event)]:
+        events = json.loads(json.dumps(whole))
+        inside = events[line]
+        for key in path[:-1]:
+            inside = inside[key]
+        inside[path[-1]] = damaged
+        other = {"question": "x", "digest": "x"}  # A second finished question: numbers of two are added up.
+        events += [{**event, **other} for event in events[1:5] if "question" in event]
+        (tmp_path / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+        with suppress(RunError):
+            compared = compare([tmp_path], lambda config: Rejudge(MathJudge(3600), [ASKED]))
+            write_page(compared, tmp_path / "report.html")
+
+
+def test_a_short_line_takes_no_memory_for_the_number_it_names(tmp_path: Path) -> None:
+    started = {**old_events()[1], "prompt_tokens": 10**8}
+    (tmp_path / FILE_NAME).write_text(json.dumps(started) + "\n")
+    tracemalloc.start()
+    (one,) = replay(read_events(tmp_path)).values()
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert one.tree.unique_tokens([0]) == 10**8
+    assert peak_bytes < 10**6
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "said"),
+    [
+        (1, {"prompt_token_ids": [1, 2, 3]}, "has 3 prompt tokens, not the 9 that it counts"),
+        (3, {"nodes": [{**old_events()[3]["nodes"][0], "logprobs": [-0.5]}]}, "2 tokens and 1 log-probabilities"),
+    ],
+)
+def test_events_that_contradict_themselves_are_damaged(
+    tmp_path: Path, line: int, change: dict[str, Any], said: str
+) -> None:
+    events = old_events()
+    events[line] |= change
+    (tmp_path / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+    with pytest.raises(RunError, match=f"the run's events are damaged: .*{said}"):
+        replay(read_events(tmp_path))
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Returns who makes a run's folder that names code beside it, in the folder where commands are started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def made(**settings: Any) -> Path:
+        folder = tmp_path / "strangers"
+        folder.mkdir()
+        (folder / "evil.py").write_text("open('acted', 'w').close()\n", encoding="utf-8")
+        config = json.loads(json.dumps(OLD_CONFIG))
+        for key, value in settings.items():
+            table, _, last = key.partition("_")
+            config[table][last] = value
+        events = [{**old_events()[0], "config": config}, *old_events()[1:]]
+        (folder / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task_name": "strangers.evil:task"},
+        {"task_judge": "strangers.evil:judge"},
+        {"task_name": "rg:chain_sum", "task_judge": "strangers.evil:judge"},
+        {"search_strategy": "strangers.evil:Strategy"},
+        {"policy_backend": "strangers.evil:Backend", "reward_score": "strangers.evil:Scorer"},
+    ],
+)
+def test_nothing_that_only_opens_a_run_imports_code_that_its_folder_names(
+    strangers: Callable[..., Path], settings: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = strangers(**settings)
+    report([folder])
+    judges = "task_name" in settings or "task_judge" in settings
+    assert ("importing strangers.evil:" in capsys.readouterr().err) == judges
+    with pytest.raises(ConfigError, match="names strangers.evil:.*add --trust") if judges else nullcontext():
+        evaluate_command(folder)
+    plans = "search_strategy" in settings
+    with pytest.raises(ConfigError, match="names strangers.evil:Strategy, .*add --trust") if plans else nullcontext():
+        plan(resume=folder)
+    assert not Path("acted").exists()
+
+
+def test_code_that_a_run_names_is_imported_where_the_user_asks_for_it(strangers: Callable[..., Path]) -> None:
+    folder = strangers(task_judge="strangers.evil:judge")
+    with pytest.raises(ConfigError, match="has no 'judge'"):
+        evaluate_command(folder, trust=True)
+    assert Path("acted").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "said"),
+    [
+        ("/dev/zero", 1, "/dev/zero is not a regular file"),
+        ("pipe", 1, "pipe is not a regular file"),
+        ("ladder", 10**7, "the task has 10,000,000 questions to make"),
+        ("rg:chain_sum", 10**7, "the task has 10,000,000 questions to make"),
+    ],
+)
+def test_a_report_ends_whatever_task_a_folder_names(
+    strangers: Callable[..., Path], capsys: pytest.CaptureFixture[str], name: str, questions: int, said: str
+) -> None:
+    folder = strangers(task_name=name, task_questions=questions, task_grade=4)
+    os.mkfifo("pipe")
+    report([folder])
+    assert f"answers are not judged again: {said}" in capsys.readouterr().err
+    assert (folder / "report.html").is_file()
+
+
+def test_a_folder_cannot_draw_on_the_terminal(
+    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old.rename(old.parent / "a\x1b[31m[bold]\n[")
+    monkeypatch.setenv("COLUMNS", "200")
+    report([folder])
+    evaluate_command(folder)
+    with ProgressLine(folder.name):
+        pass
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].endswith("a [31m[bold] [/report.html")
+    assert shown.out.splitlines()[1].strip().startswith("a [31m[bold] [: 1 question")
+    assert shown.err == "a [31m[bold] [: loading\n"

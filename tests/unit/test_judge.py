@@ -1,14 +1,9 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from palmette.errors import ConfigError, RunError
 from palmette.score.judge import Judge, Verdict, load_judge
 from palmette.score.judges.gym import GymJudge
 from palmette.score.judges.math import MathJudge
-from palmette.score.worker import is_harmless
 from palmette.settings import TaskSettings
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question
@@ -58,7 +53,16 @@ def test_a_reward_function_is_called_with_what_it_names_and_1_is_right() -> None
     assert load_judge(lambda question: None, TaskSettings()).verdict(ASKED, "", "7") == Verdict(None, None)
 
 
-@pytest.mark.parametrize(("given", "said"), [("much", "'much'"), (float("nan"), "nan"), ([1, 2], r"\[1, 2\]")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("much", r"'much' \(str\)"),
+        (float("nan"), r"nan \(float\)"),
+        ([1, 2], r"\[1, 2\] \(list\)"),
+        (10**400, r"10+\.\.\.0+ \(int\)"),
+        pytest.param(10**5000, "a int", id="more digits than Python prints"),
+    ],
+)
 def test_a_reward_that_is_no_finite_number_is_refused_with_the_question(given: object, said: str) -> None:
     with pytest.raises(RunError, match=f"on question q7 returned {said}, and a reward is a finite number"):
         load_judge(lambda solution: given, TaskSettings()).verdict(ASKED, "x", None)
@@ -100,68 +104,6 @@ def test_a_scorer_that_never_ends_is_stopped_and_the_next_answer_is_judged() -> 
     (question,) = load_task(TaskSettings(name="rg:countdown", questions=1, seed=1)).questions
     assert outcome_of(GymJudge(seconds=1), question, "9**9**9**9**9") == "timed_out"
     assert outcome_of(GYM, question, question.reference) == "correct"
-
-
-HOSTILE = [
-    "__import__('os').system('touch {place}')",
-    "open('{place}', 'w')",
-    "(open)('{place}', 'w')",
-    "[open][0]('{place}', 'w')",
-    "exec('import os')",
-    "(lambda: 1)()",
-    "print.__class__",
-]
-
-
-@pytest.mark.parametrize("name", ["n_queens", "countdown", "binary_matrix", "simple_integration"])
-def test_scorers_that_evaluate_answers_are_given_none_that_could_act(name: str, tmp_path: Path) -> None:
-    (question,) = load_task(TaskSettings(name=f"rg:{name}", questions=1, seed=1)).questions
-    place = tmp_path / "acted"
-    for text in HOSTILE:
-        assert outcome_of(GYM, question, text.replace("{place}", str(place))) == "unparseable"
-    assert not place.exists()
-
-
-@pytest.mark.parametrize(
-    ("answer", "harmless"),
-    [
-        ("3*(4+5)-2", True),
-        ("sin(x)**2 + C", True),
-        ("[[0, 1], [1, 0]]", True),
-        ("['a', 'b']", True),
-        ("_ Q _\n Q _ _", True),
-        ("open('x')", False),
-        ("open (x)", False),
-        ("(open)(x)", False),
-        ("[open][0](x)", False),
-        ("x.real", False),
-        ("x . real", False),
-        ("__name__", False),
-        ("(y:=1)", False),
-        ("f'{x}'", False),
-        ("{**x}", False),
-    ],
-)
-def test_harmless_is_mathematics_or_a_literal(answer: str, harmless: bool) -> None:
-    assert is_harmless(answer) == harmless
-
-
-def test_what_slips_through_still_cannot_touch_the_machine(tmp_path: Path) -> None:
-    place = tmp_path / "acted"
-    code = f"""
-import os, subprocess, sys
-from palmette.score.worker import _refuse
-sys.addaudithook(_refuse)
-for act in (lambda: os.system("touch {place}"), lambda: subprocess.run(["touch", "{place}"]),
-            lambda: open("{place}", "w"), lambda: os.mkdir("{place}")):
-    try:
-        act()
-    except PermissionError:
-        print("refused")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["refused"] * 4
-    assert not place.exists()
 
 
 def test_a_reference_that_is_no_text_is_judged_by_its_text() -> None:

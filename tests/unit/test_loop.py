@@ -204,7 +204,7 @@ def test_a_backend_that_returns_too_few_steps_is_caught() -> None:
         def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
             return super().expand(expansions)[:-1]
 
-    with pytest.raises(RuntimeError, match="3 steps for 4 expansions"):
+    with pytest.raises(BackendError, match="backend Short: expand returned 3 steps for 4 expansions"):
         grow(Short(countdown))
 
 

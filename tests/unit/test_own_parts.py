@@ -100,3 +100,28 @@ def test_listing_shows_what_packages_say_as_it_is(install: Install, capsys: pyte
     plugins("judge")  # What cannot be imported is told, and the rest is listed.
     told = " ".join(capsys.readouterr().out.split())
     assert "gone" in told and "cannot be imported" in told and "math-verify" in told
+
+
+def test_a_package_that_ends_the_process_when_it_is_imported_is_told_and_the_rest_listed(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from palmette.commands.plugins import plugins
+
+    install("orchard4", "import sys; sys.exit(3)\n", judges="leaves = orchard4:judge")
+    with pytest.raises(ConfigError, match="judge leaves cannot be imported: SystemExit: 3"):
+        registry.find("judge", "leaves")
+    plugins("judge")
+    assert "math-verify" in capsys.readouterr().out
+
+
+def test_an_installed_part_does_not_take_the_place_of_a_model_of_the_zoo(install: Install) -> None:
+    from palmette.zoo.catalog import ENTRIES
+
+    assert set(registry.MODEL_NAMES) == set(ENTRIES)
+    install(
+        "orchard5", "class Pear: ...\n", backends="seedling = orchard5:Pear", scorers="seedling-ripe = orchard5:Pear",
+        embedders="minilm = orchard5:Pear",
+    )  # fmt: skip
+    config = load_config(None, {"policy.model": "seedling", "reward.model": "seedling-ripe"})
+    assert (config.policy.backend, config.reward.model, config.reward.score) == ("local", "seedling-ripe", "likelihood")
+    assert not registry.is_own("embedder", "minilm")

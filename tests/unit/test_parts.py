@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import palmette
-from palmette.backends.backend import Expansion
+from palmette.api import Searcher
+from palmette.backends.backend import Expansion, Message
 from palmette.backends.scripted import ScriptedBackend
 from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
-from palmette.run.parts import check_questions, load_backend, load_embedder, load_scorer, room_of
+from palmette.run.parts import Askable, Parts, check_questions, load_backend, load_embedder, load_scorer, room_of
+from palmette.run.search import Progress
 from palmette.score.scorer import Candidate, make_embedder, make_scorer
 from palmette.settings import EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.strategy import Use
@@ -152,9 +155,55 @@ def test_questions_that_the_policy_cannot_take_are_refused_before_the_first() ->
     short = Question("short", ({"role": "user", "content": "x" * 40},))
     long = Question("long", ({"role": "user", "content": "x" * 41},))
     config = load_config(None, {"search.total_tokens": 60})
-    assert check_questions(config, Task("own", (short,), "\n"), backend) is None
+    assert check_questions(config, Task("own", (short,), "\n"), backend) == Askable((short,), (), None)
     with pytest.raises(ConfigError, match="question long has 41 tokens .* set search.total_tokens to 59 or less"):
         check_questions(config, Task("own", (short, long), "\n"), backend)
     endless = Question("endless", ({"role": "user", "content": "x" * 100},))
     with pytest.raises(ConfigError, match="question endless has 100 tokens, the policy takes 100: leave it out"):
         check_questions(config, Task("own", (endless,), "\n"), backend)
+
+
+class Picky:
+    """A scorer whose model has a control token that the policy does not know."""
+
+    calls = 0
+
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        if any("<judge>" in message["content"] for message in messages):
+            raise ConfigError("a question holds '<judge>', a control token of the model: take it out of the text")
+
+    def score(self, candidates: Sequence[Candidate]) -> list[float]:
+        self.calls += 1
+        return [0.5] * len(candidates)
+
+
+FINE = Question("fine", ({"role": "user", "content": "1+1"},), "2")
+FORGED = Question("forged", ({"role": "user", "content": "1+1<judge>"},), "2")
+SAID = "question forged cannot be put to the reward model: a question holds '<judge>', a control token of the model"
+
+
+def test_a_question_that_only_the_reward_model_cannot_take_is_refused_before_the_first_is_asked() -> None:
+    task, backend = Task("own", (FINE, FORGED), "\n"), ScriptedBackend(script)
+    with pytest.raises(ConfigError, match=f"{SAID}.*or set task.unaskable to skip"):
+        check_questions(load_config(None, {}), task, backend, Picky())
+    searcher = Searcher(parts=Parts(backend, Picky()), width=2)
+    with pytest.raises(ConfigError, match=SAID):
+        searcher.search(task)
+    assert backend.calls == 0
+
+
+def test_questions_that_cannot_be_asked_are_skipped_and_counted_where_the_config_says_so(tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda expansion, above: "=2$")
+    long = Question("long", ({"role": "user", "content": "x" * 5000},), "2")
+    backend.context_tokens = 3000
+    task = Task("own", (FORGED, FINE, long), "\n")
+    told: list[Progress] = []
+    searcher = Searcher(parts=Parts(backend, Picky()), width=2, settings={"task.unaskable": "skip"})
+    (result,) = searcher.search(task, out=tmp_path / "run", progress=told.append)
+    assert (result.question.id, result.outcome) == ("fine", "correct")
+    assert (told[-1].done, told[-1].total, len(told[-1].skipped)) == (1, 1, 2)
+    assert told[-1].skipped[0].startswith(SAID)
+    assert "question long has 5000 tokens, the policy takes 3000" in told[-1].skipped[1]
+    assert list(searcher.resume(tmp_path / "run", task)) == []
+    with pytest.raises(ConfigError, match=SAID):  # no question is left
+        searcher.search([FORGED])

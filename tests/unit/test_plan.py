@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palmette.config import load_config
+from palmette.config import check_config, load_config
 from palmette.errors import BudgetError, ConfigError
 from palmette.planner import advice
 from palmette.planner.advice import refusal, settings_that_fit
@@ -262,7 +262,7 @@ def _advised(config: Any, setting: str) -> Any:
             values.setdefault(table, {})[key] = {"true": True}.get(
                 value, int(value) if value.isdecimal() else value.strip('"')
             )
-    return type(config).model_validate(values)
+    return check_config(values, {}, "advised")
 
 
 def test_the_width_that_is_advised_is_the_largest_that_fits() -> None:

@@ -66,6 +66,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_question_without_a_judged_leaf_is_left_out_of_the_shares(folder: Path) -> None:
+    with EventLog(folder) as log:
+        log.write(finished("b", "wrong", {"correct": 0}, 40))
+    assert summarize(read_events(folder)).single == Accuracy(0.5, 1, {"correct": 1, "wrong": 1})
+
+
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
     return compare([folder], lambda config: Rejudge(MathJudge(3600), QUESTIONS))

@@ -3,22 +3,25 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
+from palmette.event_log import EventLog, read_events
 from palmette.events import Chosen, Event, JudgedLeaf
 from palmette.score.judge import Verdict
 from palmette.score.scorer import Candidate
 from palmette.search.loop import Growth, Limits, search
 from palmette.search.record import Recorder
+from palmette.search.rejudge import Rejudge
 from palmette.search.replay import replay
 from palmette.search.result import SearchResult, finished_event, judge_tree
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import Rebase
-from palmette.settings import SearchSettings
+from palmette.settings import Aggregate, SearchSettings
 from palmette.strategy import Strategy
 from palmette.tasks.task import Question
 
@@ -161,6 +164,23 @@ def test_events_read_back_as_the_tree_that_wrote_them(strategy: Strategy, room: 
     assert one.tree == result.tree
     assert one.finished == events[-1]
     assert {node.state for node in one.tree.nodes} <= {"kept", "pruned", "finished", "stopped"}
+
+
+@pytest.mark.parametrize("aggregate", ["last", "min", "mean", "prod"])
+def test_scores_that_differ_by_less_than_a_millionth_elect_the_same_answer_from_the_file(
+    aggregate: Aggregate, tmp_path: Path
+) -> None:
+    answers = {1: "=41$", 2: "=42$", 3: "=43$"}
+    scores = Table({"=41": 2e-8, "=42": 1e-7 / 3, "=43": 3e-300})
+    with EventLog(tmp_path) as log:
+        (growth,) = search(
+            [ASKED], ScriptedBackend(lambda expansion, above: answers[expansion.node or 0]), scores, BestOfN(),
+            Limits(3, 2, 9, 99, 1), seed=0, aggregate=aggregate, observer=Recorder(log.write),
+        )  # fmt: skip
+    result = judge_tree(growth, Counting(), SearchSettings(width=3, aggregate=aggregate))
+    read = replay(read_events(tmp_path))["q"]
+    assert Rejudge(Counting(), [ASKED]).ballots(read, aggregate) == list(result.ballots)
+    assert {vote: result.choices[vote].answer for vote in ("best", "weighted")} == {"best": "42", "weighted": "42"}
 
 
 def test_a_tree_is_drawn_as_text_without_anything_that_could_draw_on_a_terminal() -> None:

@@ -1,4 +1,7 @@
 import math
+import random
+from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -71,6 +74,26 @@ def test_rebase_shares_equal_scores_evenly_with_the_older_node_first() -> None:
 
 def test_rebase_stands_scores_that_differ_by_more_than_floats_can_weigh() -> None:
     assert share([(1, 1.0), (2, 0.0)], 8, 1e-6) == {1: 8}
+
+
+def tied_frontiers() -> Iterator[tuple[list[tuple[int, float]], int, float]]:
+    """2,000 frontiers of up to 64 leaves that share one to four scores, with widths that leave many a tie whole."""
+    generator = random.Random(11)
+    for _ in range(2_000):
+        scores = [generator.random() for _ in range(generator.randint(1, 4))]
+        leaves = sorted((generator.choice(scores) for _ in range(generator.randint(2, 64))), reverse=True)
+        yield list(enumerate(leaves)), len(leaves) * generator.randint(1, 8), generator.choice([0.05, 0.1, 0.2, 1.0])
+
+
+def test_rebase_shares_among_tied_leaves_as_on_paper() -> None:
+    for ranked, width, temperature in tied_frontiers():
+        weights = [Fraction(math.exp((score - ranked[0][1]) / temperature)) for _, score in ranked]
+        expected, left = {}, width
+        for place, (leaf, _) in enumerate(ranked):
+            count = math.ceil(left * weights[place] / sum(weights[place:])) if left else 0
+            expected.update({leaf: count} if count else {})
+            left -= count
+        assert share(ranked, width, temperature) == expected
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 300), st.floats(0.01, 2))

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,9 @@ import pytest
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
+from palmette.tasks.ask import as_task
 from palmette.tasks.load import load_task
+from palmette.tasks.task import Question, Task
 
 
 def jsonl(tmp_path: Path, *rows: Any) -> str:
@@ -127,3 +130,49 @@ def test_gym_questions_repeat_with_the_seed_and_carry_what_their_scorer_needs() 
     assert task.judge == "gym"
     assert again.questions == task.questions[1:]
     assert task.questions[0].key["generator"] == "chain_sum"
+
+
+MESSAGES = ({"role": "user", "content": "1+1?"},)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (Question(3, MESSAGES), r"question 1: id is 3 \(int\): expected a text"),  # type: ignore[arg-type]
+        (Question("a", MESSAGES, 2), r"question 1: reference is 2 \(int\): expected a text, or None"),  # type: ignore[arg-type]
+        (Question("a", ()), r"messages is \(\) \(tuple\): expected messages with a text as role and content"),
+        (Question("a", "1+1?"), r"messages is '1\+1\?' \(str\)"),  # type: ignore[arg-type]
+        (Question("a", ({"role": "user", "content": 5},)), "messages is .*: expected messages"),  # type: ignore[dict-item]
+        (Question("a", MESSAGES, key={"set": {1}}), "messages or key hold what JSON cannot write: TypeError"),
+        (Question("a", ({"role": "user", "content": "\ud800"},)), "half of a surrogate pair"),
+        ("1+1?", r"question 1 is '1\+1\?' \(str\): expected a Question"),
+    ],
+)
+def test_a_question_that_no_event_can_hold_is_refused_when_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, question: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^task mine.*{said}"):
+        Task("mine", (question,), "\n")
+    monkeypatch.setattr(sys.modules[__name__], "own_task", [question], raising=False)
+    with pytest.raises(ConfigError, match=f"^task {__name__}.*{said}"):
+        load_task(TaskSettings(name=f"{__name__}:own_task"))
+    if isinstance(question, Question):
+        with pytest.raises(ConfigError, match=said):
+            as_task([question], TaskSettings())
+
+
+@pytest.mark.parametrize("step_end", ["", None, 5])
+def test_a_task_that_ends_its_steps_with_nothing_is_refused(step_end: Any) -> None:
+    with pytest.raises(ConfigError, match=r"task mine: step_end is .*: expected the text that ends a step"):
+        Task("mine", (Question("a", MESSAGES),), step_end)
+
+
+def test_an_error_of_a_task_is_told_with_its_name_and_chained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        yield Question("a", MESSAGES)
+        raise KeyError("no more")
+
+    monkeypatch.setattr(sys.modules[__name__], "own_task", broken, raising=False)
+    with pytest.raises(ConfigError, match="task broken failed in making questions: KeyError: 'no more'") as caught:
+        load_task(TaskSettings(name=f"{__name__}:own_task"))
+    assert isinstance(caught.value.__cause__, KeyError)

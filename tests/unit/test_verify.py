@@ -28,10 +28,10 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.math, "check", refuse)
 
 
-def run_python(code: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+def run_python(code: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     """Run code in a fresh interpreter that sees the same import path."""
     head = f"import sys; sys.path[:] = {sys.path!r}\n"
-    return subprocess.run([sys.executable, "-c", head + code], input=stdin, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", head + code], input=stdin, capture_output=True)
 
 
 # --- Plain numbers and words, decided without the worker ---
@@ -246,7 +246,7 @@ def test_one_worker_serves_many_checks() -> None:
 
 
 def test_a_closed_sandbox_has_no_worker_until_the_next_check() -> None:
-    box = sandbox.Sandbox("math")
+    box = sandbox.Sandbox("palmette.score.checks.math", "math-verify")
     assert box.worker_pid is None
     assert box.check_math("x+1", "1+x", PATIENT) == "correct"
     box.close()
@@ -255,10 +255,15 @@ def test_a_closed_sandbox_has_no_worker_until_the_next_check() -> None:
 
 
 def test_the_worker_ends_with_its_stdin_having_loaded_no_torch() -> None:
-    request = json.dumps({"answer": "q", "reference": "q", "seconds": PATIENT}) + "\n"
-    code = "from palmette.score.worker import main\nmain('math')\nsys.exit(7 if 'torch' in sys.modules else 0)"
-    done = run_python(code, stdin=request)
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"ready": True}, {"verdict": "correct"}]
+    request = json.dumps({"answer": "q", "reference": "q", "seconds": PATIENT}).encode()
+    nonce = bytes(range(16))
+    code = "from palmette.score.worker import main\nmain('palmette.score.checks.math')\n"
+    done = run_python(
+        code + "sys.exit(7 if 'torch' in sys.modules else 0)", len(request).to_bytes(4, "big") + request + nonce
+    )
+    length = int.from_bytes(done.stdout[:4], "big")
+    assert "no new privileges" in json.loads(done.stdout[4 : 4 + length])["walls"]
+    assert done.stdout[4 + length :] == nonce + b"c"
     assert done.returncode == 0
 
 
@@ -276,6 +281,18 @@ if child == 0:
     os._exit(0 if fine else 1)
 ok = ok and os.waitpid(child, 0)[1] == 0 and verify("z+1", "1+z", seconds={PATIENT}) == "correct"
 sys.exit(0 if ok and sandbox.math.worker_pid == before else 1)
+"""
+    assert run_python(code).returncode == 0
+
+
+def test_a_process_with_more_than_1024_descriptors_can_check_answers() -> None:
+    code = f"""
+import os, resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)] if most > 1200 else []
+from palmette.score.verify import verify
+sys.exit(0 if verify("x+1", "1+x", seconds={PATIENT}) == "correct" else 1)
 """
     assert run_python(code).returncode == 0
 

@@ -1,26 +1,101 @@
-"""Renders chat messages to prompt tokens, by the model's chat template if it has one."""
+"""Turns chat messages and model text into tokens, so that no text can become a control token.
 
+Control tokens are all that were added to the tokenizer's vocabulary, special or not, with or without a role, except
+those of white space alone and the one for unknown characters: `<|start_header_id|>` opens a turn, a run of spaces or
+line breaks (Gemma, GPT-NeoX) is text. What counts is which tokens a text gives after all of the tokenizer's
+normalization, not what it looks like.
+"""
+
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from palmette.backends.backend import Message
 from palmette.errors import BackendError, ConfigError
+
+_WHITE_SPACE = " \t\r\n\u2581"  # SentencePiece writes a space as U+2581
+_NEUTRAL = "x"
+_known: "WeakKeyDictionary[Any, tuple[int, dict[int, str]]]" = WeakKeyDictionary()
 
 
 def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     """Return the tokens of a prompt. Without a chat template the messages' contents are joined by empty lines.
 
-    Raises ConfigError if a message contains one of the tokenizer's special tokens as text: it could end the user's
-    turn and begin the assistant's. Raises BackendError if the template or the tokenizer fails.
+    Raises ConfigError if a message gives a control token, by itself or with the template around it: it could end the
+    user's turn and begin the assistant's. Raises BackendError if the template or the tokenizer fails.
     """
-    for message in messages:
-        special = next((token for token in tokenizer.all_special_tokens if token in message["content"]), None)
-        if special:
-            raise ConfigError(f"a question holds {special!r}, a control token of the model: take it out of the text")
+    controls = control_tokens(tokenizer)
     try:
-        if not tokenizer.chat_template:
-            return tuple(tokenizer.encode("\n\n".join(message["content"] for message in messages) + "\n"))
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
+        tokens = _prompt(tokenizer, messages)
+        alone = [token for message in messages for token in _encode(tokenizer, message["content"])]
+        template = _prompt(tokenizer, [{**message, "content": _NEUTRAL} for message in messages])
     except Exception as error:
         raise BackendError(f"the model's chat template or tokenizer fails on the question: {error}") from error
+    held = next((controls[token] for token in alone if token in controls), None)
+    if held is None and _only(tokens, controls) != _only(template, controls):
+        held = next((controls[token] for token in tokens if token in controls), "no control token")
+    if held is not None:
+        raise ConfigError(f"a question holds {held!r}, a control token of the model: take it out of the text")
+    return tokens
+
+
+def control_tokens(tokenizer: Any) -> dict[int, str]:
+    """Return the text of every control token by its id; remembered as long as no token is added."""
+    size, known = _known.get(tokenizer, (None, {}))
+    if size != len(tokenizer):
+        known = _find_controls(tokenizer)
+        _known[tokenizer] = len(tokenizer), known
+    return known
+
+
+def _find_controls(tokenizer: Any) -> dict[int, str]:
+    added = {int(token): str(entry) for token, entry in tokenizer.added_tokens_decoder.items()}
+    special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    unknown = {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    every = {**special, **added}
+    return {token: text for token, text in every.items() if text.strip(_WHITE_SPACE) and token not in unknown}
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text that a model wrote; where it spells a control token, the tokens of the spelling.
+
+    Such a spelling is cut after its first character, and the pieces are tokenized apart.
+    """
+    controls = control_tokens(tokenizer)
+    tokens: list[int] = []
+    waiting = [text]
+    while waiting:
+        piece = waiting.pop()
+        found = _encode(tokenizer, piece, split_special_tokens=True)
+        spelled = {controls[token] for token in found if token in controls}
+        if not spelled:
+            tokens += found
+        elif len(piece) > 1:
+            waiting += reversed(_cut(piece, spelled))
+    return tokens
+
+
+def _cut(text: str, spelled: set[str]) -> list[str]:
+    """Return the text in pieces, cut after the first character of every spelling; by character if there is none."""
+    pattern = "|".join(re.escape(spelling) for spelling in sorted(spelled))
+    cuts = [match.start() + 1 for match in re.finditer(pattern, text) if match.start() + 1 < len(text)]
+    # A tokenizer that normalizes finds spellings that are not in the text as such.
+    bounds = [0, *(cuts or range(1, len(text))), len(text)]
+    return [text[start:end] for start, end in pairwise(bounds)]
+
+
+def _prompt(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
+    if not tokenizer.chat_template:
+        return tuple(tokenizer.encode("\n\n".join(message["content"] for message in messages) + "\n"))
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    return tuple(_encode(tokenizer, text))
+
+
+def _encode(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False, **options))
+
+
+def _only(tokens: Sequence[int], controls: dict[int, str]) -> list[int]:
+    return [token for token in tokens if token in controls]

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 from palmette.backends.backend import Backend, Expansion, Message, Step
 from palmette.memory.guard import RunPieces
+from palmette.own_parts import name_of
 
 
 class GuardedBackend:
@@ -17,6 +18,7 @@ class GuardedBackend:
         self, backend: Backend, run_pieces: RunPieces, phase: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._backend = backend
+        self.part_name = name_of(backend)
         self._run_pieces = run_pieces
         self._phase = phase
         self.kv_bytes_per_token = backend.kv_bytes_per_token

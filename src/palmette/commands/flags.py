@@ -1,6 +1,7 @@
 """Flags that several commands share, and the config that they make together."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ EmbedDevice = Annotated[
     str | None, typer.Option("--embed_device", "--embed-device", help="cpu, cuda:N, or N as in the original.")
 ]
 Devices = Annotated[str | None, typer.Option(help="2x24GiB, 1x80GiB, cpu:24GiB; default: those of this machine.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Import code of the run's own, package.module:name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -56,6 +58,15 @@ def overrides_of(
     if overrides.get("reward.model") == "none":
         overrides["reward.model"] = None
     return overrides
+
+
+def check_trust(folder: Path, names: Sequence[str | None], *, trusted: bool) -> None:
+    """Raise ConfigError for a name whose import would run code that a run's folder chose, not the user."""
+    own = [name for name in names if name is not None and registry.is_reference(name)]
+    if own and not trusted:
+        raise ConfigError(
+            f"{folder} names {one_line(own[0], 80)}, and importing it runs its code: add --trust if the run is yours"
+        )
 
 
 def numbers_of(flag: str, text: str) -> list[int]:

@@ -10,6 +10,7 @@ import typer
 
 from palmette.commands import flags
 from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.units import one_line_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,7 @@ def plan(
         bool, typer.Option("--any-embed-device", help="Allow an embedder away from the reward model.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(help="Plan the run in this folder.")] = None,
+    trust: flags.Trust = False,
     page: Annotated[Path | None, typer.Option("--html", help="Write a page with a bar for each phase.")] = None,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -69,6 +71,8 @@ def plan(
         "memory.any_embed_device": any_embed_device or None,
     }
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
+    if resume is not None:
+        flags.check_trust(resume, [run_config(resume, imports=False).search.strategy], trusted=trust)
     config = load_config(config_file, overrides) if resume is None else run_config(resume)
     show_plan(config, train=train, server=server, predict=predict, as_json=as_json, page=page)
 
@@ -87,7 +91,7 @@ def show_plan(config: "Config", *, train: bool, server: str, predict: bool, as_j
     else:
         planned.print_to(_wide_console())
         if page is not None:
-            print(f"page    {page}")
+            print(f"page    {one_line_path(page)}")
     if planned.refusal is not None:
         raise BudgetError(planned.refusal)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from palmette.units import format_count, format_seconds
+from palmette.units import format_count, format_seconds, one_line
 
 if TYPE_CHECKING:
     from palmette.run.search import Progress
@@ -22,11 +22,11 @@ class ProgressLine:
     """Shows what is done of how much, with tokens written, their rate and the time left. Its first call starts it."""
 
     def __init__(self, label: str, unit: str = "question") -> None:
-        self._label = label
+        self._label = label = one_line(label, 80)
         self._unit = unit
         self._console = Console(stderr=True)
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -52,7 +52,15 @@ class ProgressLine:
             self._bar.stop()
 
     def tell(self, progress: "Progress") -> None:
-        """Show how far a search is."""
+        """Show how far a search is, the first time with how many questions are skipped."""
+        if progress.skipped and self._begun is None:
+            asked = progress.total + len(progress.skipped)
+            print(
+                f"{len(progress.skipped)} of {asked} questions cannot be asked and are skipped, the first because: "
+                f"{progress.skipped[0]}",
+                file=sys.stderr,
+                flush=True,
+            )
         self.show(progress.done, progress.total, progress.tokens)
 
     def show(self, done: int, total: int, tokens: int = 0) -> None:

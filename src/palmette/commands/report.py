@@ -1,5 +1,6 @@
 """`palmette report`: writes one self-contained HTML page about runs or sweeps."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from palmette.commands import flags
 from palmette.errors import PalmetteError, RunError
-from palmette.units import one_line
+from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
     from palmette.search.rejudge import Rejudge
-    from palmette.settings import Config
+    from palmette.settings import Config, TaskSettings
+
+MOST_QUESTIONS = 2_000
+"""Questions that are made again for the report of a run that may come from anywhere."""
 
 
 def report(
@@ -20,6 +25,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; default: in the run's folder, for several runs here.")
     ] = None,
+    trust: flags.Trust = False,
 ) -> None:
     """Write one self-contained HTML page about runs or sweeps: tables, plots, every tree."""
     from palmette.report.compare import compare
@@ -29,7 +35,7 @@ def report(
     named = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
     runs = list({run.resolve(): run for run in named}.values())
     default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
-    print(write_page(compare(runs, rejudging()), out or default))
+    print(one_line_path(write_page(compare(runs, rejudging(trusted=trust)), out or default)))
 
 
 def _cells(folder: Path) -> list[Path]:
@@ -41,14 +47,13 @@ def _cells(folder: Path) -> list[Path]:
     raise RunError(f"{folder} is a sweep of which no run was begun; begin with: palmette sweep --resume {folder}")
 
 
-def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
+def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
     """Return who judges a run's answers again, each task loaded once.
 
     A run may outlive its task: where that, or its judge, cannot be loaded any more, its answers are read, but not
-    judged again. Without `imports` no `package.module:name` is imported: a run's folder may come from anywhere. With
-    it they are, for a run that this process has just searched.
+    judged again. A run's folder may come from anywhere: unless it is `trusted`, no `package.module:name` is imported,
+    and no more than `MOST_QUESTIONS` are made again.
     """
-    from palmette import registry
     from palmette.run.search import judge_of
     from palmette.score.judge import load_judge
     from palmette.search.rejudge import Rejudge
@@ -62,10 +67,8 @@ def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
         if key in built:
             return built[key]
         is_gym = config.task.name.startswith("rg:")
-        own = [name for name in (config.task.name, config.task.judge) if registry.is_reference(name)]
         try:
-            if own and not is_gym and not imports:
-                raise RunError(f"{own[0]} is not imported for a report; `palmette evaluate` does")
+            _check_task(config.task, trusted=trusted)
             task = load_task(config.task)
             built[key] = Rejudge(judge_of(config, task), task.questions)
         except PalmetteError as error:
@@ -75,3 +78,21 @@ def rejudging(*, imports: bool = False) -> "Callable[[Config], Rejudge]":
         return built[key]
 
     return rejudge_of
+
+
+def _check_task(settings: "TaskSettings", *, trusted: bool) -> None:
+    """Raise RunError for a task whose loading could run code that a stranger chose, or would not end."""
+    from palmette import registry
+    from palmette.tasks.load import FILE_SOURCE, source_of
+
+    source = source_of(settings.name)
+    if source == FILE_SOURCE and os.path.exists(settings.name) and not os.path.isfile(settings.name):
+        raise RunError(f"{settings.name} is not a regular file")  # Reading a device or a pipe may never end.
+    if trusted:
+        return
+    own = [name for name in (source, settings.judge) if name is not None and registry.is_reference(name)]
+    if own:
+        raise RunError(f"importing {own[0]} runs its code: add --trust if the run is yours")
+    asked = settings.skip + settings.questions
+    if source != FILE_SOURCE and asked > MOST_QUESTIONS:
+        raise RunError(f"the task has {asked:,} questions to make: add --trust if the run is yours")

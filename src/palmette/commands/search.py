@@ -12,7 +12,7 @@ import typer
 from palmette.commands import flags
 from palmette.commands.progress import ProgressLine
 from palmette.errors import ConfigError, StoppedError
-from palmette.units import count_of, format_count, format_seconds, one_line
+from palmette.units import count_of, format_count, format_seconds, one_line, one_line_path
 
 if TYPE_CHECKING:
     from palmette.search.summary import Summary
@@ -113,7 +113,8 @@ def _cost(config: "Config", questions: int, folder: Path) -> str:
     tokens = questions * search.width * search.total_tokens
     return (
         f"{count_of(questions, 'question')} of {one_line(config.task.name, 80)}, {search.strategy} at width "
-        f"{search.width}: at most {format_count(tokens)} tokens ({search.total_tokens} a branch); events in {folder}"
+        f"{search.width}: at most {format_count(tokens)} tokens ({search.total_tokens} a branch); "
+        f"events in {one_line_path(folder)}"
     )
 
 
@@ -142,8 +143,8 @@ def _show(folder: Path, *, as_json: bool) -> None:
                 f"({summary.config['search']['kv_budget']}) was full: give more, or lower search.questions_in_flight",
                 file=sys.stderr,
             )
-        print(f"run     {folder}\nreport  {page}")
-    write_page(compare([folder], rejudging(imports=True)), page)
+        print(f"run     {one_line_path(folder)}\nreport  {one_line_path(page)}")
+    write_page(compare([folder], rejudging(trusted=True)), page)
 
 
 def _tokens_line(summary: "Summary") -> str:

@@ -13,7 +13,7 @@ from palmette import registry
 from palmette.commands import flags
 from palmette.commands.progress import ProgressLine
 from palmette.errors import ConfigError, RunError, StoppedError
-from palmette.units import count_of, format_count
+from palmette.units import count_of, format_count, one_line_path
 
 if TYPE_CHECKING:
     from palmette.run.sweep import Cell, Sweep
@@ -98,16 +98,16 @@ def run(sweep: "Sweep") -> None:
     from palmette.report.compare import compare
     from palmette.report.page import write_page
     from palmette.report.rows import CAPTION, SHOWN, as_csv, as_markdown
-    from palmette.report.table import plain_table
+    from palmette.report.table import plain_table, plain_text
 
     _run_cells(sweep)
-    compared = compare(sweep.folders(), rejudging(imports=True))
+    compared = compare(sweep.folders(), rejudging(trusted=True))
     # The width stands beside the strategy: 80 columns hold no more.
     columns = [column for column in SHOWN if column not in ("strategy", "width")]
     shown = plain_table("strategy", *(SHOWN[column] for column in columns))
     shown.caption = CAPTION
     for row in compared.rows:
-        shown.add_row(row.name, *(row.shown(column) for column in columns))
+        shown.add_row(plain_text(row.name), *(row.shown(column) for column in columns))
     Console().print(shown)
     written = {"sweep.csv": as_csv(compared.rows), "sweep.md": as_markdown(compared.rows)}
     for name, text in written.items():
@@ -116,7 +116,7 @@ def run(sweep: "Sweep") -> None:
         except OSError as error:
             raise RunError(f"cannot write {sweep.folder / name}: {error.strerror}") from error
     page = write_page(compared, sweep.folder / "report.html")
-    print(f"table   {sweep.folder / 'sweep.csv'}\nreport  {page}")
+    print(f"table   {one_line_path(sweep.folder / 'sweep.csv')}\nreport  {one_line_path(page)}")
 
 
 def _run_cells(sweep: "Sweep") -> None:
@@ -125,7 +125,8 @@ def _run_cells(sweep: "Sweep") -> None:
 
     cells, questions = sweep.cells, sweep.base.task.questions
     tokens = sum(sweep.config(cell).search.total_tokens * cell.width for cell in cells) * questions
-    print(f"{count_of(len(cells), 'run')}, at most {format_count(tokens)} tokens, in {sweep.folder}", file=sys.stderr)
+    place = one_line_path(sweep.folder)
+    print(f"{count_of(len(cells), 'run')}, at most {format_count(tokens)} tokens, in {place}", file=sys.stderr)
     with ExitStack() as lines:
 
         def listener_of(cell: "Cell") -> Listener:

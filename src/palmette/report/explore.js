@@ -130,16 +130,19 @@ function candidates() {
   return found;
 }
 
+// Each orders two candidates as its vote does: below 0 if the first is worth more, 0 if both are worth the same.
+const BY_LEAVES = (a, b) => b.leaves.length - a.leaves.length;
+const ORDERS = { best: (a, b) => b.best - a.best, majority: BY_LEAVES, weighted: (a, b) => b.sum - a.sum || BY_LEAVES(a, b) };
+
 // Returns the winner of each vote. Of equal candidates the first wins, as in the vote itself.
 function winners() {
-  const found = candidates(), by = (value) => found.reduce((best, candidate, place) => (best < 0 || value(candidate) > value(found[best]) ? place : best), -1);
-  return { best: by((candidate) => candidate.best), majority: by((candidate) => candidate.leaves.length), weighted: by((candidate) => candidate.sum) };
+  const found = candidates(), by = (order) => found.reduce((best, candidate, place) => (best < 0 || order(candidate, found[best]) < 0 ? place : best), -1);
+  return { best: by(ORDERS.best), majority: by(ORDERS.majority), weighted: by(ORDERS.weighted) };
 }
 
 function showVotes() {
   const { question, run } = explorer, found = candidates(), won = winners(), { vote } = run.config.search;
-  const worth = { best: (candidate) => candidate.best, majority: (candidate) => candidate.leaves.length, weighted: (candidate) => candidate.sum }[vote];
-  const order = found.map((_, place) => place).sort((a, b) => worth(found[b]) - worth(found[a]) || a - b);
+  const order = found.map((_, place) => place).sort((a, b) => ORDERS[vote](found[a], found[b]) || a - b);
   const [answer, outcome] = question.choices[vote], silent = question.finished.length - question.ballots.length;
   const how = { best: "the leaf with the highest path score decides", majority: "every finished leaf has one vote", weighted: "every finished leaf votes with its path score" }[vote];
   byId("vote-line").textContent = answer === null ? `No finished leaf gave an answer (${outcomeText(outcome)}).`

@@ -17,9 +17,10 @@ from palmette.planner.run_plan import devices_of, plan_run
 from palmette.report.plan_bars import plan_picture, write_plan_page
 from palmette.report.plan_table import plan_lines, plan_tables, plan_values
 from palmette.settings import Config
-from palmette.units import format_bytes
+from palmette.units import format_bytes, one_line
 
 _COLUMNS = 120
+_LONGEST_LINE = 10_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class MemoryPlan:
         for table in plan_tables(self.plan, console.width):
             console.print(table)
         for line in plan_lines(self.plan):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(one_line(line, _LONGEST_LINE), highlight=False, markup=False, soft_wrap=True)
 
     def write_html(self, path: str | Path) -> None:
         """Write the plan as an HTML page with a bar for each phase. Raises RunError if it cannot be written."""

@@ -115,7 +115,7 @@ def plan_picture(plan: Plan) -> str:
 def write_plan_page(plan: Plan, path: Path) -> Path:
     """Write `plan_page` to `path` and return `path`. Raises RunError if it cannot be written."""
     try:
-        path.write_text(plan_page(plan), encoding="utf-8")
+        path.write_text(plan_page(plan), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise RunError(f"cannot write the plan's page {path}: {error.strerror}") from error
     return path

@@ -4,8 +4,10 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from palmette.search.summary import Accuracy, Summary
+from palmette.units import one_line
 
 OUTCOMES = ("correct", "wrong", "unparseable", "timed_out")
 
@@ -15,13 +17,18 @@ def answers_table(summary: Summary) -> Table:
     search = summary.config["search"]
     title = f"{search['strategy']}, width {search['width']}, {summary.questions} questions"
     table = plain_table("answer", "accuracy", "95% interval", *(outcome.replace("_", " ") for outcome in OUTCOMES))
-    table.title = title
+    table.title = plain_text(title)
     table.add_row("one leaf", *_shares(summary.single), *[""] * len(OUTCOMES), style="dim")
     for vote, accuracy in summary.votes.items():
         counts = [str(accuracy.outcomes.get(outcome, 0)) for outcome in OUTCOMES]
-        table.add_row(vote, *_shares(accuracy), *counts)
+        table.add_row(plain_text(vote), *_shares(accuracy), *counts)
     table.add_row("any leaf", *_shares(summary.any_leaf), *[""] * len(OUTCOMES), style="dim")
     return table
+
+
+def plain_text(text: str) -> Text:
+    """Return a text for a table as it is: brackets are no markup, and nothing in it can draw on the terminal."""
+    return Text(one_line(text))
 
 
 def plain_table(*headings: str) -> Table:

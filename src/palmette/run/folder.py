@@ -13,6 +13,7 @@ from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, read_events
 from palmette.events import QuestionFinished, QuestionStarted, RunStarted
 from palmette.settings import Config
+from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import Task
 from palmette.units import one_line
 from palmette.zoo.catalog import ENTRIES
@@ -100,9 +101,17 @@ def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
     values = config.model_dump(mode="json")
     for table, key in (("task", "name"), ("embedder", "model"), *product(("policy", "reward"), ("model", "adapter"))):
         name = values[table][key]
-        if name and name not in ENTRIES and os.path.exists(os.path.expanduser(name)):
+        if name and _may_be_path(table, key, name) and os.path.exists(os.path.expanduser(name)):
             values[table][key] = os.path.abspath(os.path.expanduser(name))
     return check_config(values, {}, "config", strategies=strategies)
+
+
+def _may_be_path(table: str, key: str, name: str) -> bool:
+    """Tell whether a setting can be a path: tasks, parts and models of that name go before a file or folder."""
+    if table == "task":
+        return source_of(name) == FILE_SOURCE
+    kind = {"policy": "backend", "reward": "scorer", "embedder": "embedder"}[table]
+    return key == "adapter" or (name not in ENTRIES and not registry.is_own(kind, name))
 
 
 def finished_questions(folder: Path, task: Task) -> set[str]:

@@ -1,17 +1,22 @@
 """The parts of a search, built from a config: backend, scorer, embedder."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from palmette import registry
 from palmette.backends.backend import Backend
-from palmette.errors import BudgetError, ConfigError
+from palmette.errors import BackendError, BudgetError, ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import refuse_what_cannot_fit
-from palmette.score.scorer import Embedder, Scorer, make_embedder, make_scorer
+from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
+from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.loop import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
-from palmette.tasks.task import Task
-from palmette.units import parse_bytes
+from palmette.tasks.task import Question, Task
+from palmette.units import one_line, parse_bytes
 from palmette.zoo.resolve import check_model_name
 
 
@@ -50,9 +55,10 @@ def check_names(config: Config, *, clusters: bool) -> None:
 
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
-    backend = registry.build(registry.find("backend", settings.backend), settings=settings, kv_bytes=kv_bytes)
+    backend = _built("backend", settings.backend, settings=settings, kv_bytes=kv_bytes)
     needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
-    lacking = [name for name in needed if not hasattr(backend, name)]
+    with telling("backend", name_of(backend), "its attributes", BackendError):
+        lacking = [name for name in needed if not hasattr(backend, name)]
     if lacking:
         raise ConfigError(
             f"policy.backend: a {type(backend).__name__} is no backend, it has no {', '.join(lacking)}: "
@@ -65,18 +71,25 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     """Return the scorer that `reward.score` names, None where it reads a model and the config names none."""
     if settings.model is None and settings.score in registry.built_ins("scorer"):
         return None
-    return make_scorer(registry.build(registry.find("scorer", settings.score), settings=settings))
+    return make_scorer(_built("scorer", settings.score, settings=settings))
 
 
 def load_embedder(settings: EmbedderSettings, reward_device: str) -> Embedder:
     """Return the embedder: one of the user's own, or a SentenceTransformer beside the reward model unless told else."""
     if registry.is_own("embedder", settings.model):
-        return make_embedder(registry.build(registry.find("embedder", settings.model), settings=settings))
+        return make_embedder(_built("embedder", settings.model, settings=settings))
     from palmette.score.sentences import SentenceEmbedder
     from palmette.zoo import load
 
     device = reward_device if settings.device == "auto" else settings.device
     return SentenceEmbedder(load.load_embedder(settings.model, device), settings.model, batch_rows=settings.batch_rows)
+
+
+def _built(kind: str, name: str, **given: Any) -> Any:
+    """Return the part of this name, built; raise BackendError, with its class, where building it fails."""
+    part = registry.find(kind, name)
+    with telling(kind, name_of(part), "its constructor", BackendError):
+        return registry.build(part, **given)
 
 
 def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int | None) -> Limits:
@@ -93,17 +106,65 @@ def limits_of(settings: SearchSettings, task: Task, stop: str | None, room: int 
     )
 
 
-def check_questions(config: Config, task: Task, backend: Backend) -> int | None:
-    """Refuse questions that do not fit the policy; return the KV tokens that each tree may hold, None without a limit.
+@dataclass(frozen=True)
+class Askable:
+    """The questions of a task that can be asked, why others cannot, and the KV tokens that each tree may hold.
 
-    Asked before the first question, so that no run ends in its middle.
+    `room` is None without a limit.
     """
+
+    questions: tuple[Question, ...]
+    skipped: tuple[str, ...]
+    room: int | None
+
+
+def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer | None = None) -> Askable:
+    """Return the questions that policy and reward model can be given; called before the first one is asked.
+
+    Raises ConfigError for one that cannot be asked: with `task.unaskable` refuse for the first, with skip only if no
+    question is left. Raises BackendError where a model's template or a part fails, BudgetError where the KV budget is
+    too small for the longest prompt.
+    """
+    asked: list[Question] = []
+    refused: list[ConfigError] = []
     longest = 0
     for question in task.questions:
-        prompt_tokens = len(backend.encode(question.messages))
-        _check_length(question.id, prompt_tokens, config.search.total_tokens, backend.context_tokens)
-        longest = max(longest, prompt_tokens)
-    return room_of(config.search, len(task.questions), longest, backend.kv_bytes_per_token)
+        try:
+            longest = max(longest, _prompt_tokens(question, config.search, backend, scorer))
+            asked.append(question)
+        except ConfigError as error:
+            refused.append(error)
+            if config.task.unaskable == "refuse":
+                raise
+    if refused and not asked:
+        raise refused[0]
+    room = room_of(config.search, len(asked), longest, kv_bytes_per_token(backend))
+    return Askable(tuple(asked), tuple(str(error) for error in refused), room)
+
+
+def _prompt_tokens(question: Question, search: SearchSettings, backend: Backend, scorer: Scorer | None) -> int:
+    """Return how many tokens a question's prompt has. Raises ConfigError, with its id, if it cannot be asked."""
+    name = one_line(question.id, 80)
+    with _naming(f"question {name} cannot be put to the policy"):
+        tokens = len(prompt_of(backend, question))
+    _check_length(name, tokens, search.total_tokens, context_tokens(backend))
+    reader: object = scorer
+    if isinstance(reader, ReadsPrompts):
+        with (
+            _naming(f"question {name} cannot be put to the reward model"),
+            telling("scorer", name_of(reader), "check_prompt", BackendError),
+        ):
+            reader.check_prompt(question.messages)
+    return tokens
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Put `place` before the message of an error about a question."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}, or set task.unaskable to skip") from error
 
 
 def _check_length(question: str, prompt_tokens: int, total_tokens: int, limit: int | None) -> None:

@@ -13,11 +13,13 @@ from palmette.event_log import EventLog
 from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
 from palmette.memory.meter import Meter
+from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions, recorded_values
 from palmette.run.parts import Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
+from palmette.search.checked import calls_of, kv_bytes_per_token
 from palmette.search.cluster import by_meaning
 from palmette.search.loop import search
 from palmette.search.record import Recorder
@@ -28,11 +30,15 @@ from palmette.tasks.task import Task
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is: questions finished of all, and tokens written by this process."""
+    """How far a search is: questions finished of all that can be asked, and tokens written by this process.
+
+    `skipped` has the reason for each question that cannot be asked; with `task.unaskable` refuse there is none.
+    """
 
     done: int
     total: int
     tokens: int
+    skipped: tuple[str, ...] = ()
 
 
 Listener = Callable[[Progress], None]
@@ -52,7 +58,7 @@ def config_for(config: Config, task: Task) -> Config:
         asked = config.task.model_copy(update={"name": task.name, "questions": len(task.questions)})
     else:
         unset = TaskSettings()
-        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds")}
+        told = {key: getattr(config.task, key) for key in ("judge", "stop", "verify_seconds", "unaskable")}
         changed = {key: value for key, value in told.items() if value != getattr(unset, key)}
         asked = task.settings.model_copy(update=changed)
     return config.model_copy(update={"task": asked})
@@ -111,14 +117,14 @@ def _search(
     listener: Listener | None,
 ) -> Iterator[SearchResult]:
     backend, scorer = parts.backend, parts.scorer
-    room = check_questions(config, task, backend)
+    askable = check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
-    told = _Told(len(done), len(task.questions), listener)
+    told = _Told(len(done), len(askable.questions), askable.skipped, listener)
     if told.done == told.total:
         told.say()
         return
     begun = time.monotonic()
-    policy_calls, reward_calls = backend.calls, scorer.calls if scorer else 0
+    policy_calls, reward_calls = calls_of("backend", backend), calls_of("scorer", scorer) if scorer else 0
     recorder = Recorder(write)
     with ExitStack() as stack:
         device = backend.device if isinstance(backend, OnDevice) else "cpu"
@@ -133,11 +139,11 @@ def _search(
         try:
             with meter.phase("search"):
                 for growth in search(
-                    [question for question in task.questions if question.id not in done],
+                    [question for question in askable.questions if question.id not in done],
                     watch.backend,
                     watch.scorer,
                     strategy,
-                    limits_of(config.search, task, config.task.stop, room),
+                    limits_of(config.search, task, config.task.stop, askable.room),
                     seed=config.seed,
                     aggregate=config.search.aggregate,
                     observer=recorder,
@@ -151,10 +157,10 @@ def _search(
             write(
                 Session(
                     seconds=round(time.monotonic() - begun, 3),
-                    policy_calls=backend.calls - policy_calls,
-                    reward_calls=(scorer.calls if scorer else 0) - reward_calls,
+                    policy_calls=max(0, calls_of("backend", backend) - policy_calls),
+                    reward_calls=max(0, (calls_of("scorer", scorer) if scorer else 0) - reward_calls),
                     questions=told.done - len(done),
-                    kv_bytes_per_token=backend.kv_bytes_per_token,
+                    kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
                 )
             )
@@ -163,9 +169,10 @@ def _search(
 class _Told:
     """Counts what is finished and written, and tells a listener."""
 
-    def __init__(self, done: int, total: int, listener: Listener | None) -> None:
+    def __init__(self, done: int, total: int, skipped: tuple[str, ...], listener: Listener | None) -> None:
         self.done = done
         self.total = total
+        self._skipped = skipped
         self._tokens = 0
         self._counted_by_backend = False
         self._listener = listener
@@ -173,7 +180,8 @@ class _Told:
 
     def say(self) -> None:
         if self._listener is not None:
-            self._listener(Progress(self.done, self.total, self._tokens))
+            with telling("progress listener", name_of(self._listener), "a call", RunError):
+                self._listener(Progress(self.done, self.total, self._tokens, self._skipped))
 
     def finished(self, result: SearchResult) -> None:
         self.done += 1

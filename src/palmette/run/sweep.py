@@ -1,6 +1,7 @@
 """Strategies x widths x seeds over one task, each cell a run of its own."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from palmette.tasks.task import Task
 
 PLAN = "sweep.json"
 MEASURE = "best_of_n"
+LONGEST_NAME = 255
+"""Bytes that the name of a folder may have."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def open_sweep(folder: Path) -> Sweep:
         base = plan["base"]
         if any("/" in cell.strategy or cell.strategy.startswith(".") for cell in cells):
             raise ValueError("a cell names no strategy")
+        if any(len(os.fsencode(cell.name)) > LONGEST_NAME for cell in cells):
+            raise ValueError("a cell has a name that no folder can have")
     except OSError as error:
         raise RunError(f"{folder} is no sweep: cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -133,5 +138,5 @@ def _shared(sweep: Sweep) -> tuple[Task, Parts]:
     search = sweep.base.search.model_copy(update={"kv_budget": None})
     parts = build_parts(sweep.base.model_copy(update={"search": search}), clusters=clusters)
     for cell in sweep.cells:
-        check_questions(sweep.config(cell), task, parts.backend)
+        check_questions(sweep.config(cell), task, parts.backend, parts.scorer)
     return task, parts

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from palmette.memory.guard import RunPieces
+from palmette.own_parts import name_of
 from palmette.score.scorer import Candidate, Embedder, PiecewiseScorer, Scorer
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class GuardedScorer:
 
     def __init__(self, scorer: Scorer, run_pieces: RunPieces, phase: Phase) -> None:
         self._scorer = scorer
+        self.part_name = name_of(scorer)
         self._run_pieces = run_pieces
         self._phase = phase
 

@@ -1,12 +1,12 @@
 """The judge contract: extracts answers and decides whether they are right; a reward function can be a judge."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
+from palmette.own_parts import finite_number, name_of, shown, telling
 from palmette.score.extract import extract_answer
 from palmette.score.verify import Outcome, canonical
 from palmette.settings import TaskSettings
@@ -64,7 +64,7 @@ class FunctionJudge:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._name = getattr(function, "__name__", type(function).__name__)
+        self.part_name = name_of(function)
 
     def extract(self, solution: str) -> str | None:
         """Return the final answer, or else the last line that is not blank; None for a blank solution."""
@@ -77,7 +77,7 @@ class FunctionJudge:
 
     def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
         """Return the reward of the function as a verdict. Raises RunError if it raises or returns no number."""
-        place = f"the reward function {self._name} on question {one_line(question.id, 80)}"
+        place = f"the reward function {self.part_name} on question {one_line(question.id, 80)}"
         try:
             returned = registry.call_by_name(
                 self._function, question=question, solution=solution, answer=answer, reference=question.reference
@@ -88,22 +88,21 @@ class FunctionJudge:
         if returned is None:
             return NO_VERDICT
         try:
-            reward = float(returned)
-        except (TypeError, ValueError):
-            reward = math.nan
-        if not math.isfinite(reward):
-            raise RunError(f"{place} returned {one_line(repr(returned), 80)}, and a reward is a finite number")
+            reward = finite_number(returned)
+        except ValueError:
+            raise RunError(f"{place} returned {shown(returned)}, and a reward is a finite number") from None
         return Verdict((Outcome.CORRECT if reward >= 1 else Outcome.WRONG).value, reward)
 
 
 def load_judge(part: Any, settings: TaskSettings) -> Judge:
     """Return the judge for a registered name, a judge object, a class to build one with, or a reward function.
 
-    Raises ConfigError for anything else and for an unknown name.
+    Raises ConfigError for anything else and for an unknown name, RunError for a class that fails.
     """
     if isinstance(part, str):
         part = registry.find("judge", part)
-    built = registry.build(part, settings=settings, seconds=settings.verify_seconds)
+    with telling("judge", name_of(part), "its constructor", RunError):
+        built = registry.build(part, settings=settings, seconds=settings.verify_seconds)
     if isinstance(built, Judge):
         return built
     if callable(built):

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from palmette.score.units import Unit, read_unit, split_unit, usual_name
+
 # The longest answer in MATH500 has 53 characters. At this length int() and Fraction() still take under a millisecond.
 LONGEST_ANSWER = 2_000
 
@@ -12,14 +14,16 @@ def canonical(answer: str) -> str:
     r"""Return a normal form of an answer: `1000` for `\$1,000.00`, `1/2` for `0.5`, `Eve` for `\text{Eve}`.
 
     Used to group votes without a worker process: answers with equal forms are equal, but equal answers may have
-    different forms if only algebra could tell. An answer of more than `LONGEST_ANSWER` characters is returned
-    unchanged.
+    different forms if only algebra could tell. Units other than am and pm are left out, so that `5 feet` votes with
+    `5`, and with `5 inches`. An answer of more than `LONGEST_ANSWER` characters is returned unchanged.
     """
     if len(answer) > LONGEST_ANSWER:
         return answer
     tidy = tidied(answer)
     number = _read_number(tidy)
-    return _squeeze(tidy) if number is None else str(number.value)
+    if number is None:
+        return _squeeze(tidy)
+    return f"{number.value} {number.unit.name}" if number.unit and number.unit.changes_value else str(number.value)
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
@@ -36,7 +40,8 @@ def compare_plain(answer: str, reference: str) -> bool | None:
         return based.groups() == expected_based.groups()
     if based and expected is not None:
         return based[2] == "10" and int(based[1]) == expected.value
-    return _compare_words(answer, reference)
+    same_words = _compare_words(answer, reference)
+    return _compare_sentences(answer, reference) if same_words is None else same_words
 
 
 # --- Tidying: removes LaTeX that does not change an answer ---
@@ -72,43 +77,25 @@ _NUMBER = re.compile(
         (?:(?P<whole>[0-9]+)\s*)? \\frac\{{\s*(?P<top>[-+]?\s*[0-9]+)\s*\}}\{{\s*(?P<bottom>[0-9]+)\s*\}}
         | (?:(?P<plain_whole>[0-9]+)\s+)? (?P<plain_top>[0-9]+)\s*/\s*(?P<plain_bottom>[0-9]+)
         | (?P<decimal>{_DECIMAL})(?:[eE](?P<exponent>[-+]?[0-9]{{1,3}}))?
-    )(?P<suffix>[^0-9]*|\s*[A-Za-z.]+\s*\^?[23])""",
+    )(?P<suffix>(?![0-9]).*)""",
     re.VERBOSE,
 )
 _PERCENT = re.compile(r"\s*(?:%|percent|pct)", re.IGNORECASE)
-_KNOWN_UNIT = (
-    r"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?"
-    r"(?:mm|cm|km|ft|in|yd|mi|kg|mg|lbs?|oz|hrs?|mins?|secs?|ml|mph|[ap]m"
-    r"|meters?|inch(?:es)?|feet|foot|yards?|miles?|units?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?)"
-    r"(?:\^?[23])?\.?"
-)
-# After a number and a space any word may be a unit, except words that change the value. Without the space, or with at
-# most two letters, only known units count: `2ab` and `2 pi` are products.
-_UNIT = re.compile(
-    rf"\s*{_KNOWN_UNIT}"
-    r"|(?:\s+(?:[A-Za-z]{3,20}|an?|of|in|at|to|by|on|is)\b,?){1,6}(?:\s*\^?[23])?",
-    re.IGNORECASE,
-)
 _SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_VALUE_WORD = re.compile(
-    r"\b(?:hal(?:f|ves)|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?"
-    r"|squared|cubed|factorial|roots?|sqrt|power|plus|minus|over|divided|infinity|alpha|beta|gamma|delta|theta|lambda"
-    r"|sigma|omega|phi|tau|log|sin|cos|tan|exp|zero|one|two|three|four|five|six|seven|eight|nine|ten"
-    r"|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
-    rf"|(?:{'|'.join(_SCALES)})s?)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
 class _Number:
-    """An exact value, the number of decimal places it was written with, and whether a percent sign followed."""
+    """An exact value, the number of decimal places it was written with, whether a percent sign followed, its unit."""
 
     value: Fraction
     places: int
     is_percent: bool
+    unit: Unit | None
 
     def equals(self, other: "_Number") -> bool:
+        if self.unit and other.unit and self.unit.contradicts(other.unit):
+            return False
         if self._rounds(other.value, other.places):
             return True
         if self.is_percent == other.is_percent:
@@ -129,8 +116,8 @@ class _Number:
 def _read_number(tidy: str) -> _Number | None:
     """Return the number in a tidied text, or None: integer, decimal, fraction or mixed number, with or without unit."""
     match = _NUMBER.fullmatch(tidy)
-    scale = None if match is None else _read_suffix(match["suffix"])
-    if match is None or scale is None:
+    suffix = None if match is None else _read_suffix(match["suffix"])
+    if match is None or suffix is None:
         return None
     places = 0
     if match["decimal"]:
@@ -145,28 +132,20 @@ def _read_number(tidy: str) -> _Number | None:
             return None
         value = whole + Fraction(top, bottom)
     value *= -1 if match["sign"] == "-" else 1
-    return _Number(value * scale, places, is_percent=_PERCENT.match(match["suffix"]) is not None)
+    scale, unit = suffix
+    return _Number(value * scale, places, _PERCENT.match(match["suffix"]) is not None, unit)
 
 
-def _read_suffix(suffix: str) -> int | None:
-    """Return the factor of what follows a number: 1 for a unit, 10**6 for `million`, None if it is not a unit."""
-    suffix = _PERCENT.sub("", suffix, count=1)
-    first, _, rest = suffix.strip().partition(" ")
+def _read_suffix(suffix: str) -> tuple[int, Unit | None] | None:
+    """Return the factor (10**6 for `million`) and the unit of what follows a number, None if it is anything else."""
+    rest = _PERCENT.sub("", suffix, count=1)
+    first, _, after = rest.strip().partition(" ")
     scale = _SCALES.get(first.lower(), 1)
-    unit = f" {rest}" if scale > 1 and rest else "" if scale > 1 else suffix
-    if not unit.strip():
-        return scale
-    return scale if _UNIT.fullmatch(unit) and not _VALUE_WORD.search(unit) else None
-
-
-_TRAILING_UNIT = re.compile(
-    rf"(?<=\S)(?:\s*\\(?:text|mbox|mathrm)\s*\{{[^{{}}]*\}}(?:\^\{{?[23]\}}?)?|\s+{_KNOWN_UNIT})[\s$.]*$", re.IGNORECASE
-)
-
-
-def without_unit(text: str) -> str:
-    r"""Remove the unit at the end of an expression such as `12\pi \text{ cm}^2` or `12\pi square inches`."""
-    return _TRAILING_UNIT.sub("", text)
+    rest = f" {after}" if scale > 1 else rest
+    if not rest.strip():
+        return scale, None
+    unit = read_unit(rest)
+    return None if unit is None else (scale, unit)
 
 
 # --- Words ---
@@ -189,3 +168,41 @@ def _compare_words(answer: str, reference: str) -> bool | None:
 
 def _word_key(tidy: str) -> str:
     return tidy.strip("()").replace(" ", "").replace("-", "").casefold()
+
+
+_NAMES = re.compile(r"\\(?:begin|end|operatorname|math[a-z]+)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_MATHEMATICS = {
+    "sqrt", "frac", "infty", "infinity", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "alpha", "beta", "gamma",
+    "delta", "theta", "lambda", "sigma", "omega",
+}  # fmt: skip
+_LONG_WORD = re.compile(r"[A-Za-z]{4,}")
+# Short words that make a phrase of the numbers around them; `and` and `or` are left to math-verify, which knows them.
+_SHORT_WORD = re.compile(
+    r"(?<![A-Za-z])(?:to|by|of|at|on|is|am|pm|per|for|vs|out|the|than|not|rem)(?![A-Za-z])|[0-9]\s*[rR]\s*[0-9]"
+)
+_PIECE = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|[a-z]+|\S")
+
+
+def _compare_sentences(answer: str, reference: str) -> bool | None:
+    """Return whether two phrases say the same, None if neither is one.
+
+    math-verify reads the letters of `1 to 2` and `3 feet 2 inches` as factors, whatever their order: to it they equal
+    `2 to 1` and `2 feet 3 inches`. Phrases are compared word by word and number by number.
+    """
+    (answer, unit), (reference, expected) = split_unit(answer), split_unit(reference)
+    if unit and expected and unit.contradicts(expected):
+        return False
+    if not (_is_phrase(answer) or _is_phrase(reference)):
+        return None
+    return _phrase(answer) == _phrase(reference)
+
+
+def _is_phrase(tidy: str) -> bool:
+    plain = _NAMES.sub(" ", tidy)
+    words = set(_LONG_WORD.findall(plain.lower()))
+    return bool(words - _MATHEMATICS) or _SHORT_WORD.search(plain) is not None
+
+
+def _phrase(tidy: str) -> list[str]:
+    text = re.sub(r"(?<=[0-9])\s*r\s*(?=[0-9])", " remainder ", tidy.lower())
+    return [canonical(piece) if piece[0].isdigit() else usual_name(piece) for piece in _PIECE.findall(text)]

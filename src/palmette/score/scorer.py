@@ -8,6 +8,7 @@ from palmette import registry
 from palmette.backends.backend import Message
 from palmette.errors import ConfigError, RunError
 from palmette.memory.guard import GivesUpCache, RunPieces
+from palmette.own_parts import name_of
 from palmette.units import describe_error, one_line
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
         """Return the same scores as `score`; the model runs inside `run_pieces`, which may retry a failed piece."""
 
 
+@runtime_checkable
+class ReadsPrompts(Protocol):
+    """A scorer whose model has a tokenizer and a chat template of its own."""
+
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Raise ConfigError for messages that the model cannot be given, before a run asks them."""
+
+
 class Embedder(Protocol):
     """Turns texts into vectors."""
 
@@ -64,6 +73,7 @@ class FunctionScorer:
 
     def __init__(self, function: Callable[..., float]) -> None:
         self._function = function
+        self.part_name = name_of(function)
         self.calls = 0
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
@@ -86,9 +96,10 @@ class FunctionScorer:
                 )
             )
         except Exception as error:
-            name = getattr(self._function, "__name__", type(self._function).__name__)
             step = one_line(candidate.steps[-1], 80)
-            raise RunError(f"the scorer {name} failed on the step {step!r}: {describe_error(error)}") from error
+            raise RunError(
+                f"the scorer {self.part_name} failed on the step {step!r}: {describe_error(error)}"
+            ) from error
 
 
 class FunctionEmbedder:
@@ -138,9 +149,10 @@ class _Counted:
 
     def __init__(self, scorer: Any) -> None:
         self._scorer = scorer
+        self.part_name = name_of(scorer)
         self.calls = 0
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return the scores of the wrapped scorer."""
         self.calls += 1
-        return [float(score) for score in self._scorer.score(candidates)]
+        return self._scorer.score(candidates)  # type: ignore[no-any-return]  # Checked by who asks for them.

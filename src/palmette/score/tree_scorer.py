@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from palmette.backends.chat import render
+from palmette.backends.backend import Message
+from palmette.backends.chat import encode_text, render
 from palmette.backends.local import context_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
@@ -105,6 +106,10 @@ class TreeScorer(ABC):
         """
         return self.tree.give_up_cache()
 
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Raise ConfigError for messages that the reward model cannot be given; see `ReadsPrompts`."""
+        render(self._tokenizer, messages)
+
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return the score of the last step of each candidate, in order. Raises BackendError if the model fails."""
         return self.score_in_pieces(candidates, run_whole)
@@ -170,8 +175,8 @@ class TreeScorer(ABC):
         return rows
 
     def _text(self, text: str) -> list[int]:
-        # Tokenize as plain text: if the policy spells out a special token, it must not become that token.
-        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        # As plain text: if the policy spells out a control token, it must not become that token.
+        return encode_text(self._tokenizer, text)
 
     def _place(self, candidates: Sequence[Candidate], rows: Sequence[Row | None]) -> dict[Row, CacheNode]:
         """Return a cache node for each distinct row, below the node of its parent step if the last call scored that.

@@ -9,7 +9,8 @@ from enum import Enum
 from palmette.errors import ConfigError
 from palmette.score import sandbox
 from palmette.score.extract import extract_answer, extract_reference
-from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, tidied, without_unit
+from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, tidied
+from palmette.score.units import split_unit
 
 __all__ = ["Outcome", "canonical", "extract_answer", "extract_reference", "grade", "verify"]
 
@@ -43,11 +44,12 @@ def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
 def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outcome:
     """Check an answer against a reference answer, both LaTeX or plain text. Safe to call from any thread.
 
-    Units, currency signs and degree signs are ignored; `50%` equals both `50` and `0.5`. A decimal with six or more
-    places equals the value it is rounded from. An answer that is None, empty or longer than `LONGEST_ANSWER` characters
-    is `unparseable`. The check ends after `seconds`, not counting the time to wait for checks of other threads and for
-    a worker to start. Raises ConfigError if `seconds` is not in (0, 3600], PalmetteError if math-verify is needed but
-    cannot be loaded.
+    Currency signs, degree signs and the units of `units` are ignored, but two measures have to be the same: `5 feet` is
+    not `5 inches`. `50%` equals both `50` and `0.5`. A decimal with six or more places equals the value it is rounded
+    from. Phrases such as `7 remainder 2` are compared word by word. An answer that is None, empty or longer than
+    `LONGEST_ANSWER` characters is `unparseable`. The check ends after `seconds`, not counting the time to wait for
+    checks of other threads and for a worker to start. Raises ConfigError if `seconds` is not in (0, 3600],
+    PalmetteError if math-verify is needed but cannot be loaded.
     """
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ConfigError(
@@ -59,5 +61,5 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
         return Outcome.WRONG
     is_equal = compare_plain(tidy, tidied(reference))
     if is_equal is None:
-        return Outcome(sandbox.math.check_math(without_unit(answer), without_unit(reference), seconds))
+        return Outcome(sandbox.math.check_math(split_unit(answer)[0], split_unit(reference)[0], seconds))
     return Outcome.CORRECT if is_equal else Outcome.WRONG

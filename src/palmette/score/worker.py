@@ -1,178 +1,191 @@
-"""Runs in the worker process: checks answers with libraries that model text can hang or crash."""
+"""Runs in the worker process: forks a child behind walls for every answer and passes on what the child finds.
 
-import ast
+The worker itself handles no answer. A request comes with a nonce after it, which stays in the pipe until the child is
+gone: whatever an answer makes a child do, the child cannot know what a reply to the caller has to begin with. A child
+has one descriptor, a pipe of its own that is read only while its check lasts.
+"""
+
+import contextlib
+import gc
 import importlib
-import inspect
+import importlib.resources
+import io
 import json
 import os
-import re
-import resource
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache
-from math import ceil
-from typing import Any, BinaryIO
+from typing import Any
 
-MEMORY_LIMIT_BYTES = 2 * 2**30
-_BARE_PI, _PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "
+from palmette.score.walls import kernel, landlock, limits, seccomp
 
-_FORBIDDEN = (
-    "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "os.remove", "os.rename", "os.rmdir",
-    "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.putenv", "subprocess.", "socket.",
-    "ctypes.", "shutil.", "pty.", "signal.pthread_kill", "webbrowser.", "urllib.", "ftplib.", "smtplib.",
-)  # fmt: skip
-_EVALUATORS = re.compile(r"\b(?:eval|exec|parse_expr|sympify|S)\(")
-# Only these names, or no name, may precede an opening bracket.
-_FUNCTIONS = {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "abs", "Abs", "asin", "acos", "atan", "sinh", "cosh"}
-_CALL = re.compile(r"([A-Za-z_]\w*|[\])}])\s*\(")
+OUTCOMES = {b"c": "correct", b"w": "wrong", b"u": "unparseable", b"t": "timed_out"}
+_BYTES = {outcome: byte for byte, outcome in OUTCOMES.items()}
+LENGTH_BYTES, NONCE_BYTES = 4, 16
+"""A request is its length, its JSON and a nonce; a reply is the nonce and one byte of `OUTCOMES`."""
 
-Check = Callable[[dict[str, Any]], str]
-"""Takes a request and returns the outcome."""
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_VERDICT_PIPE = 0
+
+Check = Callable[[], str]
+"""Handles one answer and returns the outcome. Runs in a child of its own."""
 
 
-def main(kind: str) -> None:
-    """Read requests from stdin, one JSON object a line, and write one reply a line to stdout, until stdin closes.
+def main(module: str) -> None:
+    """Answer requests from stdin on stdout until stdin closes, with the checks of `module`.
 
-    The first reply is `{"ready": true}`, or `{"error": ...}` if the library for `kind` cannot be loaded.
+    `module.load()` returns a function from a request to its `Check`; that function must not evaluate the answer. The
+    first reply has a length and JSON: `walls`, the names of those that stand, or `error` if the library cannot be
+    loaded.
     """
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of a library must not mix with the replies
+    replies = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+    sys.stdout = sys.stderr = io.StringIO()  # what a library prints must not mix with the replies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes stdin
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may have ignored it, which is inherited
-    _limit_memory()
+    limits.limit_worker()
     try:
-        check = _math_check() if kind == "math" else _gym_check()
+        checks = importlib.import_module(module)
+        prepare = checks.load()
+        walls = _raise_walls()
+        importlib.resources.files(checks.LIBRARY).joinpath("__init__.py").read_bytes()  # still readable?
     except Exception as error:  # noqa: BLE001  the parent reports any error by its name
-        _reply(replies, {"error": f"the {kind} judge does not work here ({type(error).__name__}: {error})"})
-        return
-    sys.addaudithook(_refuse)
-    _reply(replies, {"ready": True})
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        # Kills the worker even inside a long C call, and even if the parent is gone.
-        signal.alarm(ceil(request["seconds"]) + 1)
-        try:
-            outcome = check(request)
-        except MemoryError:
-            os._exit(1)
-        signal.alarm(0)
-        _reply(replies, {"verdict": outcome})
+        name = module.rpartition(".")[2]
+        return _hello(replies, {"error": f"the {name} judge does not work here ({type(error).__name__}: {error})"})
+    gc.collect()
+    gc.freeze()  # else the first collection in a child would copy every page
+    _hello(replies, {"walls": walls})
+    while (request := _receive(0)) is not None:
+        outcome = _outcome(prepare, request)
+        nonce = _read(0, NONCE_BYTES)  # only now: no child was alive while it was in memory
+        if nonce is None:
+            return None
+        os.write(replies, nonce + _BYTES[outcome])
+    return None
 
 
-def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
-    replies.write(json.dumps(message).encode("ascii") + b"\n")
-    replies.flush()
+def _raise_walls() -> list[str]:
+    """Give up what no check needs; return the names of the walls that this kernel has."""
+    readable = [*filter(None, sys.path), sys.prefix, sys.base_prefix, *_LIBRARY_FOLDERS]
+    walls = {
+        "no new privileges": kernel.gain_no_privileges,
+        "hidden memory": kernel.hide_memory,
+        "namespaces": kernel.leave_network,
+        "no capabilities": kernel.drop_capabilities,
+        "landlock": lambda: landlock.enter(readable),
+        "seccomp": _try_seccomp,
+    }
+    standing = []
+    for name, build in walls.items():
+        with contextlib.suppress(OSError):
+            build()
+            standing.append(name)
+    return standing
 
 
-def _limit_memory() -> None:
-    """Limit the address space, so that a huge power raises MemoryError instead of using up the machine's memory."""
+def _try_seccomp() -> None:
+    """Raise OSError if a child cannot enter the filter; the worker itself has to go on forking."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            seccomp.enter(_VERDICT_PIPE)
+            os._exit(0)
+        os._exit(1)
+    if os.waitpid(child, 0)[1]:
+        raise OSError("no seccomp")
+
+
+def _outcome(prepare: Callable[[dict[str, Any]], Check], request: dict[str, Any]) -> str:
+    """Return the outcome of a request. A child that was killed, not by its time limit, gets a second try."""
+    until = time.monotonic() + request["seconds"]
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    except (ValueError, OSError):
-        pass  # a lower limit is already set; the time limit still holds
-
-
-def _math_check() -> Check:
-    library: Any = importlib.import_module("math_verify")
-    _read(library, "x")  # the first parse takes 0.1 s to build tables: do it before the worker is ready
-    return lambda request: _compare(library, request["answer"], request["reference"])
-
-
-def _gym_check() -> Check:
-    library: Any = importlib.import_module("reasoning_gym")
-    return lambda request: _grade(library, request)
-
-
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Audit hook that refuses what no check needs: starting programs, sockets, writing or removing files.
-
-    A second line of defense: answers that could do this are refused before (`is_harmless`).
-    """
-    writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
-    if writes or event.startswith(_FORBIDDEN):
-        raise PermissionError(f"a check may not {event}")
-
-
-@lru_cache(maxsize=4)
-def _dataset(library: Any, generator: str, seed: int, size: int) -> Any:
-    return library.create_dataset(generator, size=size, seed=seed)
-
-
-def _grade(library: Any, request: dict[str, Any]) -> str:
-    """Generate the question again and return the outcome of its own scorer. Raises nothing but MemoryError."""
-    try:
-        dataset = _dataset(library, request["generator"], request["seed"], request["size"])
-        if _evaluates(type(dataset)) and not is_harmless(request["answer"]):
-            return "unparseable"
-        entry = dataset[request["index"]]
-        if entry["answer"] is not None and not isinstance(entry["answer"], str):
-            entry = {
-                **entry,
-                "answer": str(entry["answer"]),
-            }  # some generators give sympy objects that their own scorers cannot read
-        points = dataset.score_answer(request["answer"], entry)
-        return "correct" if points >= 1.0 else "wrong"
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  model text can raise anything in a scorer
+        check = prepare(request)
+    except Exception:  # noqa: BLE001  a question that can no longer be generated
         return "unparseable"
+    for _ in range(2):
+        left = until - time.monotonic()
+        outcome = _in_child(check, left) if left > 0 else "timed_out"
+        if outcome is not None:
+            return outcome
+    return "timed_out"
 
 
-def _evaluates(dataset: type) -> bool:
-    """Return whether the module of a generator evaluates text as code."""
-    return _EVALUATORS.search(inspect.getsource(sys.modules[dataset.__module__])) is not None
+def _in_child(check: Check, seconds: float) -> str | None:
+    """Return the outcome of a check in a fork of this process, None if the fork died before it told one.
 
-
-def is_harmless(answer: str) -> bool:
-    """Return whether an answer is safe to evaluate as Python: a literal, or a formula that calls only math functions.
-
-    Without other calls, attributes, quotes and colons an expression can compute a value but has no side effects.
+    It has to write one byte, close the pipe by ending, and end without an error: anything else is `unparseable`.
     """
+    verdict, told = os.pipe()
+    worker = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _be_child(check, told, worker, seconds)
+    os.close(told)
     try:
-        ast.literal_eval(answer.strip())
-        return True
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        pass
-    if "__" in answer or re.search(r"[\"'`:;@\\{}]|\.\s*[A-Za-z_]|\b(?:lambda|import|await|yield)\b", answer):
-        return False
-    return all(found in _FUNCTIONS for found in _CALL.findall(answer))
+        said = _until_end(verdict, time.monotonic() + seconds)
+    finally:
+        os.close(verdict)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if said is None:
+        return "timed_out"
+    if not said and os.WIFSIGNALED(status):
+        return None
+    return OUTCOMES.get(said, "unparseable") if status == 0 else "unparseable"
 
 
-def _read(library: Any, text: str) -> list[Any]:
-    """Parse one answer as LaTeX; return an empty list if it is not LaTeX.
-
-    Only the LaTeX parser of math-verify is used: its other parser takes the first number of any text. The removal of
-    units is off: its units include `t`, `h`, `c` and `ab`, so that `2x + 3t` would equal `2x + 3`.
-    """
-    line = " ".join(text.replace("\\$", "").replace("$", "").replace("**", "^").split())
-    reader = library.LatexExtractionConfig()
-    found = library.parse(
-        f"${_BARE_PI.sub(_PI, line)}$",
-        extraction_config=[replace(reader, normalization_config=replace(reader.normalization_config, units=False))],
-        fallback_mode="no_fallback",
-        parsing_timeout=None,
-        raise_on_error=True,
-    )
-    return list(found)
-
-
-def _compare(library: Any, answer: str, reference: str) -> str:
-    """Return the outcome for one answer; an error while comparing means `wrong`. Raises nothing but MemoryError."""
+def _be_child(check: Check, told: int, worker: int, seconds: float) -> None:
+    """Go behind the walls, run the check, write its outcome, end. Does not return."""
     try:
-        target = _read(library, answer)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  model text can raise anything in a parser
-        target = []
-    if not target:
-        return "unparseable"
-    try:
-        gold = _read(library, reference)
-        is_equal = library.verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True)
-        return "correct" if is_equal else "wrong"
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  as above
-        return "wrong"
+        os.dup2(told, _VERDICT_PIPE)
+        os.closerange(_VERDICT_PIPE + 1, limits.OPEN_FILES)
+        limits.limit_check(seconds)
+        with contextlib.suppress(OSError):  # told in the first reply
+            kernel.die_with_parent(signal.SIGKILL)
+            seccomp.enter(_VERDICT_PIPE)
+        if os.getppid() == worker:
+            try:
+                outcome = check()
+            except MemoryError:
+                outcome = "timed_out"
+            os.write(_VERDICT_PIPE, _BYTES[outcome])
+            os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _until_end(pipe: int, until: float) -> bytes | None:
+    """Return what comes out of a pipe until it ends, or the first two bytes; None if it does not end in time."""
+    said = b""
+    while len(said) < 2:
+        if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            return None
+        piece = os.read(pipe, 2)
+        if not piece:
+            break
+        said += piece
+    return said
+
+
+def _hello(replies: int, message: dict[str, Any]) -> None:
+    text = json.dumps(message).encode("ascii")
+    os.write(replies, len(text).to_bytes(LENGTH_BYTES, "big") + text)
+
+
+def _receive(pipe: int) -> dict[str, Any] | None:
+    """Return the next request, None at the end. Takes not one byte of the nonce that follows it."""
+    length = _read(pipe, LENGTH_BYTES)
+    text = None if length is None else _read(pipe, int.from_bytes(length, "big"))
+    return None if text is None else json.loads(text)
+
+
+def _read(pipe: int, count: int) -> bytes | None:
+    """Return exactly `count` bytes, None if the pipe ends before."""
+    parts = b""
+    while len(parts) < count:
+        piece = os.read(pipe, count - len(parts))
+        if not piece:
+            return None
+        parts += piece
+    return parts

@@ -54,16 +54,19 @@ def elect(votes: Sequence[Ballot], vote: Vote) -> Ballot | None:
     """Return the ballot that wins, or None without ballots. Ties go to the answer or leaf that comes first.
 
     `best` takes the ballot with the highest score. `majority` counts ballots per canonical answer, `weighted` sums
-    their scores; both return the first ballot for the answer that wins.
+    their scores, and of equal sums takes the one with more ballots, as where every score is 0; both return the first
+    ballot for the answer that wins.
     """
     if not votes:
         return None
     if vote == "best":
         return max(votes, key=lambda ballot: (ballot.score, -ballot.leaf))
+    counts: dict[str, int] = {}
     weights: dict[str, float] = {}
     for ballot in votes:
-        weights[ballot.canonical] = weights.get(ballot.canonical, 0.0) + (1.0 if vote == "majority" else ballot.score)
-    winner = max(weights, key=lambda answer: weights[answer])
+        counts[ballot.canonical] = counts.get(ballot.canonical, 0) + 1
+        weights[ballot.canonical] = weights.get(ballot.canonical, 0.0) + ballot.score
+    winner = max(counts, key=lambda answer: (weights[answer] if vote == "weighted" else 0.0, counts[answer]))
     return next(ballot for ballot in votes if ballot.canonical == winner)
 
 

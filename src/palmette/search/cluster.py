@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.errors import BackendError
+from palmette.own_parts import telling
 from palmette.score.scorer import Embedder
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def by_meaning(embedder: Embedder, cut: float = CUT) -> Clusterer:
         # A group whose texts are all equal is one cluster: no vectors needed.
         distinct = list(dict.fromkeys(text for group in groups if len(set(group)) > 1 for text in group))
         places = {text: place for place, text in enumerate(distinct)}
-        table = checked(distinct, embedder.embed(distinct) if distinct else [], embedder.name)
+        with telling("embedder", embedder.name, "embed", BackendError):
+            table = checked(distinct, embedder.embed(distinct) if distinct else [], embedder.name)
         return [
             labels(group, table[[places[text] for text in group]], cut) if group[0] in places else [0] * len(group)
             for group in groups

@@ -1,16 +1,14 @@
 """The search loop: in each wave it expands, scores, allocates children and releases, for many questions at once."""
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from numbers import Integral
-from typing import Any
 
 from palmette.backends.backend import Backend, Expansion
-from palmette.errors import BackendError, ConfigError
 from palmette.score.scorer import Candidate, Scorer
 from palmette.search.answer import aggregate_scores
+from palmette.search.checked import children_of, prompt_of, release, scores_of, steps_of
 from palmette.search.cluster import Clusterer
 from palmette.settings import Aggregate
 from palmette.strategy import Children, Frontier, Strategy
@@ -100,8 +98,8 @@ def search(
 
     Up to `limits.questions_in_flight` questions are searched at once; when one ends, the next one starts. Every wave is
     one call of `backend.expand` and one of `scorer.score` for all of them. However the loop ends, all nodes are
-    released. Raises ConfigError for an empty prompt and for a strategy that breaks its contract, BackendError for a
-    score outside [0, 1], and what backend, scorer and strategy raise.
+    released. Every part is called through `checked`: ConfigError for an empty prompt and for a strategy that breaks its
+    contract, BackendError for a backend or a scorer that does, and what a part raises is chained.
     """
     waiting = iter(questions)
     growing: list[Growth] = []
@@ -133,16 +131,13 @@ def search(
     finally:
         for growth in growing:
             if growth.cached:
-                backend.release(growth.question.id, sorted(growth.cached))
+                release(backend, growth.question, sorted(growth.cached))
 
 
 def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
-    prompt = backend.encode(question.messages)
-    if not prompt:
-        raise ConfigError(f"question {question.id} has an empty prompt: check task.prompt")
-    tree = Tree(prompt)
+    tree = Tree(prompt_of(backend, question))
     frontier = Frontier(tree, (0,), (1.0,))
-    grants = _granted(strategy, frontier, limits.width, limits.room)
+    grants = children_of(strategy, frontier, limits.width, limits.room)
     tree.nodes[0].state = "kept"
     return Growth(question, tree, grants, cached={0})
 
@@ -164,10 +159,7 @@ def _expand(growing: Sequence[Growth], backend: Backend, limits: Limits, seed: i
                 )
                 next_id += 1
         growth.cached.update(range(len(growth.tree.nodes), next_id))  # Released also if `expand` fails halfway.
-    grown = backend.expand(expansions)
-    if len(grown) != len(expansions):
-        raise RuntimeError(f"the backend returned {len(grown)} steps for {len(expansions)} expansions")
-    steps = iter(grown)
+    steps = iter(steps_of(backend, expansions))
     added = []
     for growth in growing:
         nodes = []
@@ -191,15 +183,7 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
             steps = tuple(step.text for step in growth.tree.steps(node.id))
             candidates.append(Candidate(growth.question.messages, steps, node.finished))
             nodes.append(node)
-    scores = scorer.score(candidates)
-    if len(scores) != len(nodes):
-        raise BackendError(f"the scorer returned {len(scores)} scores for {len(nodes)} steps: it has to give one each")
-    for node, score in zip(nodes, scores, strict=True):
-        if not 0 <= score <= 1:  # Also true for NaN.
-            raise BackendError(
-                f"a step was scored {score}, and scores lie in 0 to 1: the scorer is wrong, or the weights of its "
-                f"reward model are damaged. The step: {node.text[:60]!r}"
-            )
+    for node, score in zip(nodes, scores_of(scorer, candidates), strict=True):
         node.score = score
 
 
@@ -254,7 +238,7 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
         growth.grants = {}
         return
     width = limits.width - len(growth.finished())
-    growth.grants = _granted(strategy, frontier, width, limits.room)
+    growth.grants = children_of(strategy, frontier, width, limits.room)
     for leaf in growth.grants:
         growth.tree.nodes[leaf].state = "kept"
     if not growth.grants:
@@ -264,32 +248,10 @@ def _allocate(growth: Growth, frontier: Frontier | None, strategy: Strategy, lim
         growth.out_of_room = limits.room is not None
 
 
-def _granted(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
-    """Return the children that the strategy grants, without zeros. Raises ConfigError if they break its contract."""
-    children: Any = strategy.allocate(frontier, width, room)  # A strategy of the user may return anything.
-    if not isinstance(children, Mapping):
-        raise ConfigError(f"strategy {strategy.name} returned a {type(children).__name__}, not children by leaf")
-    leaves = set(frontier.leaves)
-    for leaf, count in children.items():
-        if leaf not in leaves:
-            raise ConfigError(
-                f"strategy {strategy.name} gave children to node {leaf!r}, which is not one of the open leaves"
-            )
-        if not isinstance(count, Integral) or count < 0:
-            raise ConfigError(f"strategy {strategy.name} gave {count!r} children to node {leaf}: give whole numbers")
-    granted = {leaf: int(count) for leaf, count in children.items() if count}
-    if sum(granted.values()) > width:
-        raise ConfigError(
-            f"strategy {strategy.name} gave {sum(granted.values())} children, but the width has {width} left: allocate "
-            f"has to return numbers that sum to at most its argument width"
-        )
-    return granted
-
-
 def _release(growth: Growth, backend: Backend) -> None:
     """Release the KV cache of every node that is not on the path of a leaf with granted children."""
     needed = {step.id for parent in growth.grants for step in growth.tree.path(parent)}
     gone = sorted(growth.cached - needed)
     if gone:
-        backend.release(growth.question.id, gone)
+        release(backend, growth.question, gone)
     growth.cached &= needed

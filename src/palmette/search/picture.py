@@ -22,11 +22,12 @@ def result_html(result: SearchResult) -> str:
         f"{result.strategy} at width {result.width}: {len(result.tree.nodes) - 1:,} steps, {result.tokens:,} tokens, "
         f"KV {result.mean_kv_tokens:,.0f} tokens mean, {result.peak_kv_tokens:,} peak"
     )
-    return (
+    html = (
         f'<div style="{_STYLE}"><div><b>{escape(answer[:200])}</b>{escape(verdict)}</div>'
         f'<div style="color:#666">{escape(cost)}</div><div style="color:#666">{_LEGEND}</div>'
         f"{tree_svg(result.tree, result.choices[result.vote].leaf)}</div>"
     )
+    return html.encode("utf-8", "replace").decode()  # Half of a surrogate pair cannot be sent to a notebook.
 
 
 def tree_svg(tree: Tree, elected: int | None = None) -> str:

@@ -50,5 +50,5 @@ def _record(node: Node) -> NodeRecord:
     assert node.parent is not None
     # Four decimals: later ones depend on which other rows were in the batch.
     logprobs = tuple(round(logprob, 4) for logprob in node.logprobs)
-    score = None if node.score is None else round(node.score, 6)
-    return NodeRecord(node.id, node.parent, node.tokens, node.text, logprobs, node.finished, score)
+    # The score as it is: `evaluate` has to elect what the run elected, and rounded scores tie.
+    return NodeRecord(node.id, node.parent, tuple(node.tokens), node.text, logprobs, node.finished, node.score)

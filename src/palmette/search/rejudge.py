@@ -6,6 +6,7 @@ from typing import get_args
 from palmette.errors import RunError
 from palmette.score.judge import Judge
 from palmette.search.answer import VOTES, Ballot, ballots, elect
+from palmette.search.checked import CheckedJudge
 from palmette.search.replay import Replay
 from palmette.search.summary import Accuracy
 from palmette.settings import Aggregate
@@ -21,7 +22,7 @@ class Rejudge:
     """
 
     def __init__(self, judge: Judge, questions: Iterable[Question]) -> None:
-        self._judge = judge
+        self._judge = CheckedJudge(judge)
         self._questions = {question.id: question for question in questions}
         self._verdicts: dict[tuple[str, str | int | None], str | None] = {}
 

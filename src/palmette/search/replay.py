@@ -1,6 +1,6 @@
 """Rebuilds the trees of a run from its events."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from palmette.errors import RunError
@@ -27,14 +27,13 @@ class Replay:
 def replay(events: Iterable[Event]) -> dict[str, Replay]:
     """Return every question by its id. If a question was started more than once, only the last attempt is kept.
 
-    Runs of earlier versions recorded how many tokens the prompt has, but not which: those trees get token id 0 for
-    each. Raises RunError for events that contradict each other.
+    Runs of earlier versions recorded how many tokens the prompt has, but not which: in those trees the place of each
+    stands for it. Raises RunError for events that contradict each other.
     """
     replays: dict[str, Replay] = {}
     for event in events:
         if isinstance(event, QuestionStarted):
-            ids = event.prompt_token_ids
-            replays[event.question] = Replay(event, Tree(ids if ids else (0,) * event.prompt_tokens))
+            replays[event.question] = Replay(event, Tree(_prompt(event)))
         elif isinstance(event, WaveDone):
             question = _started(replays, event.question)
             _add_wave(question.tree, event)
@@ -52,12 +51,27 @@ def _started(replays: dict[str, Replay], question: str) -> Replay:
     return replays[question]
 
 
+def _prompt(event: QuestionStarted) -> Sequence[int]:
+    ids = event.prompt_token_ids
+    if ids and len(ids) != event.prompt_tokens:
+        raise RunError(
+            f"the run's events are damaged: question {event.question!r} has {len(ids)} prompt tokens, not the "
+            f"{event.prompt_tokens} that it counts"
+        )
+    return ids or range(event.prompt_tokens)  # A range holds no memory, however large a number a file names.
+
+
 def _add_wave(tree: Tree, wave: WaveDone) -> None:
     for node in wave.nodes:
         if node.id != len(tree.nodes) or not 0 <= node.parent < node.id or tree.nodes[node.parent].finished:
             raise RunError(
                 f"the run's events are damaged: node {node.id} of question {wave.question!r} does not follow from the "
                 "nodes before it"
+            )
+        if len(node.logprobs) != len(node.tokens):
+            raise RunError(
+                f"the run's events are damaged: node {node.id} of question {wave.question!r} has {len(node.tokens)} "
+                f"tokens and {len(node.logprobs)} log-probabilities"
             )
         grown = tree.add(node.parent, node.tokens, node.text, node.logprobs, finished=node.finished)
         grown.score = node.score

@@ -9,6 +9,7 @@ from palmette import registry
 from palmette.events import Chosen, JudgedLeaf, QuestionFinished
 from palmette.score.judge import Judge, Verdict
 from palmette.search.answer import VOTES, Ballot, ballots, elect
+from palmette.search.checked import CheckedJudge
 from palmette.search.loop import Growth
 from palmette.settings import SearchSettings
 from palmette.tasks.task import Question
@@ -121,9 +122,10 @@ class SearchResult:
 def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> SearchResult:
     """Judge every leaf that was not pruned, run every vote, and return the result.
 
-    Also sets `outcome` and `reward` of those leaves in the tree. Raises what the judge raises.
+    Also sets `outcome` and `reward` of those leaves in the tree. Raises RunError where the judge fails.
     """
     tree, question = growth.tree, growth.question
+    judge = CheckedJudge(judge)
     votes = ballots(tree, settings.aggregate, judge.extract, judge.canonical)
     answers = {ballot.leaf: ballot.answer for ballot in votes}
     verdict = _judge_once(growth, judge)

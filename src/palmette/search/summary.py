@@ -111,7 +111,7 @@ def _vote(done: list[QuestionFinished], vote: str) -> Accuracy:
 def _single(done: list[QuestionFinished]) -> Accuracy:
     """Return the accuracy of a leaf taken at random: the mean over questions of the share of correct leaves."""
     outcomes: Counter[str] = Counter()
-    judged = [event for event in done if event.leaf_outcomes]
+    judged = [event for event in done if any(event.leaf_outcomes.values())]
     for event in judged:
         outcomes.update(event.leaf_outcomes)
     # fsum: a resumed run finishes its questions in another order, which must not change the sum.
@@ -121,6 +121,6 @@ def _single(done: list[QuestionFinished]) -> Accuracy:
 
 def _any(done: list[QuestionFinished]) -> Accuracy:
     """Return the share of questions with at least one correct leaf: the accuracy of a perfect vote."""
-    judged = [event for event in done if event.leaf_outcomes]
+    judged = [event for event in done if any(event.leaf_outcomes.values())]
     hits = sum(event.leaf_outcomes.get("correct", 0) > 0 for event in judged)
     return Accuracy(hits, len(judged), {"correct": hits})

@@ -9,8 +9,17 @@ from typing import Any, cast
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.sources.jsonl import check_text, read_question
-from palmette.tasks.task import OWN_QUESTIONS, Format, Message, Question, Task, own_format, read_format
+from palmette.tasks.sources.jsonl import read_question
+from palmette.tasks.task import (
+    OWN_QUESTIONS,
+    Format,
+    Message,
+    Question,
+    Task,
+    check_question,
+    own_format,
+    read_format,
+)
 
 QuestionLike = str | Question | Mapping[str, Any] | Sequence[Message]
 """What is accepted as one question: its text, a Question, a row as in a JSONL file, or chat messages."""
@@ -51,7 +60,7 @@ def _numbered(questions: Sequence[Question]) -> Iterator[Question]:
 
 def _question(item: Any, form: Format, place: str) -> Question:
     if isinstance(item, Question):
-        check_text(item, place)
+        check_question(item, place)
         return item
     if isinstance(item, str):
         item = {"question": item}

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.own_parts import name_of, telling
 from palmette.settings import TaskSettings
-from palmette.tasks.task import OWN_QUESTIONS, Question, Task, own_format, read_format
+from palmette.tasks.task import OWN_QUESTIONS, Task, own_format, read_format
 from palmette.units import nearest
+
+FILE_SOURCE = "jsonl"
 
 
 def load_task(settings: TaskSettings) -> Task:
@@ -20,13 +23,9 @@ def load_task(settings: TaskSettings) -> Task:
     Raises ConfigError if there is no such task or it has no question in that range.
     """
     name = settings.name
-    source, _, rest = name.partition(":")
-    if rest and source in registry.built_ins("task"):
+    source = source_of(name)
+    if source is not None:
         part = registry.find("task", source)
-    elif registry.is_reference(name) or name in [listing.name for listing in registry.listings("task")]:
-        part = registry.find("task", name)
-    elif _is_path(name):
-        part = registry.find("task", "jsonl")
     elif name == OWN_QUESTIONS:
         raise ConfigError(
             "the questions of this run were given from Python and cannot be loaded again: resume it there, with "
@@ -36,10 +35,24 @@ def load_task(settings: TaskSettings) -> Task:
         near = nearest(name, [listing.name for listing in registry.listings("task")])
         hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
-    task = _as_task(registry.build(part, settings=settings), settings)
+    with telling("task", name_of(part), "making questions", ConfigError):
+        task = _as_task(registry.build(part, settings=settings), settings)
     if not task.questions:
         raise ConfigError(f"task.name: {name} has no questions left after task.skip {settings.skip}")
     return replace(task, settings=settings)
+
+
+def source_of(name: str) -> str | None:
+    """Return the part that loads a task of this name: a built-in or installed one, or `package.module:name`.
+
+    It is `jsonl` for a path, also where a file or folder has the name of a task: tasks go first. None for no task.
+    """
+    source, _, rest = name.partition(":")
+    if rest and source in registry.built_ins("task"):
+        return source
+    if registry.is_reference(name) or name in [listing.name for listing in registry.listings("task")]:
+        return name
+    return FILE_SOURCE if _is_path(name) else None
 
 
 def _as_task(found: object, settings: TaskSettings) -> Task:
@@ -51,11 +64,6 @@ def _as_task(found: object, settings: TaskSettings) -> Task:
     if not isinstance(found, Iterable):
         raise ConfigError(f"task.name: {settings.name} gives a {type(found).__name__}, not a Task or Question objects")
     questions = tuple(islice(found, settings.skip, settings.skip + settings.questions))
-    strange = next((question for question in questions if not isinstance(question, Question)), None)
-    if strange is not None:
-        raise ConfigError(
-            f"task.name: {settings.name} gives a {type(strange).__name__}, not a Task or Question objects"
-        )
     return Task(settings.name, questions, read_format(own_format(settings), settings).step_end)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import yaml
 
 from palmette.errors import ConfigError
+from palmette.own_parts import shown
 from palmette.settings import TaskSettings
-from palmette.units import one_line
+from palmette.units import describe_error, one_line
 
 Message = dict[str, str]
 
@@ -53,12 +55,62 @@ class Task:
     """The settings that `load_task` loaded it with; None for questions passed from Python."""
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for question in self.questions:
-            if question.id in seen:
-                told = f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own"
-                raise ConfigError(f"task {one_line(self.name, 80)}: {told}")
-            seen.add(question.id)
+        _check_task(self)
+
+
+LONGEST_QUESTION = 1_000_000
+
+
+def _check_task(task: Task) -> None:
+    """Raise ConfigError, with the task and the question, for what cannot be searched, recorded or read again."""
+    values: dict[str, Any] = vars(task)
+    name, step_end, questions = values["name"], values["step_end"], values["questions"]
+    place = f"task {one_line(str(name), 80)}"
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{place}: name is {shown(name)}: expected a text")
+    if not isinstance(step_end, str) or not step_end:
+        raise ConfigError(f"{place}: step_end is {shown(step_end)}: expected the text that ends a step")
+    if not isinstance(questions, Sequence):
+        raise ConfigError(f"{place}: questions is {shown(questions)}: expected a tuple of Question objects")
+    seen: set[str] = set()
+    for number, question in enumerate(questions, start=1):
+        check_question(question, f"{place}, question {number}")
+        if question.id in seen:
+            told = f"two questions have the id {one_line(question.id, 80)!r}: give each an id of its own"
+            raise ConfigError(f"{place}: {told}")
+        seen.add(question.id)
+
+
+def check_question(question: Any, place: str) -> None:
+    """Raise ConfigError, with `place`, unless this is a Question that can be asked, recorded and read again.
+
+    Its texts must be texts that a tokenizer accepts (no half of a surrogate pair), not too long for any model.
+    """
+    if not isinstance(question, Question):
+        raise ConfigError(f"{place} is {shown(question)}: expected a Question")
+    name: Any = question.id
+    if not isinstance(name, str):
+        raise ConfigError(f"{place}: id is {shown(name)}: expected a text")
+    if not isinstance(question.reference, str | None):
+        raise ConfigError(f"{place}: reference is {shown(question.reference)}: expected a text, or None")
+    messages: Any = question.messages
+    if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
+        raise ConfigError(f"{place}: messages is {shown(messages)}: expected messages with a text as role and content")
+    texts = [question.id, question.reference or "", *(message["content"] for message in messages)]
+    if sum(map(len, texts)) > LONGEST_QUESTION:
+        raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character") from None
+    try:
+        _ = question.digest
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{place}: messages or key hold what JSON cannot write: {describe_error(error)}") from error
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 @dataclass(frozen=True)

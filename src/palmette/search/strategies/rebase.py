@@ -35,19 +35,27 @@ def share(ranked: list[tuple[int, float]], width: int, temperature: float) -> Ch
     of itself and all leaves after it).
     """
     top = ranked[0][1]
-    weights = [math.exp((score - top) / temperature) for _, score in ranked]
-    # Sum from the back: subtracting weights one by one from their total would leave rounding errors instead of zero.
-    onward = list(weights)
-    for place in range(len(weights) - 2, -1, -1):
-        onward[place] += onward[place + 1]
+    weights = [_exact(math.exp((score - top) / temperature)) for _, score in ranked]
+    rest = sum(weights)
     children: Children = {}
     left = width
-    for (leaf, _), weight, rest in zip(ranked, weights, onward, strict=True):
-        count = min(left, math.ceil(left * weight / rest)) if rest > 0 else left
+    for (leaf, _), weight in zip(ranked, weights, strict=True):
+        count = -(-left * weight // rest) if rest else 0
         if count:
             children[leaf] = count
         left -= count
+        rest -= weight
     return children
+
+
+def _exact(number: float) -> int:
+    """Return a positive float in units of the smallest one, 2**-1074.
+
+    In whole numbers tied leaves share exactly: in floats 9 x weight / (3 x weight) can be 3.0000000000000004, and its
+    ceiling takes a child from another leaf.
+    """
+    numerator, denominator = number.as_integer_ratio()
+    return numerator * (2**1074 // denominator)
 
 
 plugin = Rebase

@@ -7,9 +7,8 @@ from typing import Any
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import Format, Message, Question, Task, own_format, read_format
+from palmette.tasks.task import Format, Message, Question, Task, check_question, own_format, read_format
 
-LONGEST_QUESTION = 1_000_000
 _ROLES = ("system", "user", "assistant")
 
 
@@ -73,17 +72,8 @@ def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, n
     """Return the question in a row. Raises ConfigError, with `place` in its message, if the row has none."""
     has_answer = needs_answer or "answer" in row
     question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None)
-    check_text(question, place)
+    check_question(question, place)
     return question
-
-
-def check_text(question: Question, place: str) -> None:
-    """Raise ConfigError for a text that no tokenizer accepts (half a surrogate pair) or too long for any model."""
-    texts = [question.id, question.reference or "", *(message["content"] for message in question.messages)]
-    if sum(map(len, texts)) > LONGEST_QUESTION:
-        raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character")
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:
