@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from palmette.score.units import Unit, read_unit, split_unit, usual_name
+from palmette.score.units import Unit, in_words, read_unit, split_unit, usual_name
 
 # The longest answer in MATH500 has 53 characters. At this length int() and Fraction() still take under a millisecond.
 LONGEST_ANSWER = 2_000
@@ -23,7 +23,7 @@ def canonical(answer: str) -> str:
     number = _read_number(tidy)
     if number is None:
         return _squeeze(tidy)
-    return f"{number.value} {number.unit.name}" if number.unit and number.unit.changes_value else str(number.value)
+    return f"{number.value} {number.unit.parts[0][0]}" if number.unit and number.unit.changes_value else str(number.value)
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
@@ -46,22 +46,40 @@ def compare_plain(answer: str, reference: str) -> bool | None:
 
 # --- Tidying: removes LaTeX that does not change an answer ---
 
-_SPACING = re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[!,;: ()\[\]]|[$€£¥₹~\u00a0]")
+_SPACING = re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[!,;: ()\[\]]|[$~\u00a0]")
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![A-Za-z])|\u00b0")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))")
+_CURRENCIES = {
+    "\uff04": "dollars", "USD": "dollars", "€": "euros", "EUR": "euros", "£": "pounds", "GBP": "pounds", "¥": "yen",
+    "₹": "rupees",
+}  # fmt: skip
+_SIGN = re.compile("[\uff04€£¥₹]")
+_MONEY = re.compile(
+    rf"(?P<minus>-?)\s*(?P<sign>{'|'.join(_CURRENCIES)})\s*"
+    r"(?P<amount>-?[0-9.][0-9.,/ ]*(?:(?:hundred|thousand|million|billion|trillion)(?![a-z]) ?)*)(?P<rest>[A-Za-z].*)?"
+)
 _ONE_IN_BRACES = re.compile(r"([_^])\{([0-9A-Za-z])\}")
 
 
 def tidied(text: str) -> str:
-    r"""Remove spacing commands, dollar signs, `\text`, degrees, end punctuation; write fractions as `\frac{a}{b}`."""
+    r"""Remove spacing commands, `\text`, degrees, end punctuation; write fractions as `\frac{a}{b}`, `\$5` as `5 dollars`.
+
+    Currency signs that are not before the first number are removed.
+    """
     text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3})", ",", text)  # 10\,080
-    text = text.replace("\\$", "").replace("\\%", "%").replace("{,}", ",").replace("\u2212", "-")
-    text = _TEXT.sub(r" \1 ", text)
+    text = text.replace("\\$", "\uff04").replace("\\%", "%").replace("{,}", ",").replace("\u2212", "-")
+    if text.count("$") == 1:  # else they are the borders of a formula
+        text = re.sub(r"\$(?=\s*[0-9.])", "\uff04", text)
+    text = _TEXT.sub(lambda m: f" {in_words(m[1])} ", text)
     # `10,\! 080` is one number: remove the space after a negative space too.
     text = _SPACING.sub(" ", re.sub(r"\\!\s*", "", text))
     text = _FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", _DEGREES.sub("", text))
-    return " ".join(_ONE_IN_BRACES.sub(r"\1\2", text).split()).strip("*`").rstrip(" .,;:")
+    tidy = " ".join(_ONE_IN_BRACES.sub(r"\1\2", text).split()).strip("*`").rstrip(" .,;:")
+    if money := _MONEY.fullmatch(tidy):
+        sign, amount, rest = _CURRENCIES[money["sign"]], money["amount"].strip(), money["rest"] or ""
+        return f"{money['minus']}{amount} {sign} {rest}".strip()
+    return " ".join(_SIGN.sub(" ", tidy).split())
 
 
 def _squeeze(tidy: str) -> str:

@@ -1,7 +1,7 @@
 """The units that may follow a number in an answer: measures by their spellings, and things that are counted.
 
-Only what is listed here is ever removed from an answer, and never a digit but the power of a unit: `7 remainder 2`,
-`5 times 2` and `1 to 2` are no numbers with a unit.
+Only what is listed here is ever removed from an answer, and never a digit but the power of a length: `7 remainder 2`,
+`5 times 2`, `1 to 2` and `5ft3in` are no numbers with a unit.
 """
 
 import re
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 _MEASURES = {
     "millimeter": "mm millimeters", "centimeter": "cm cms centimeters", "meter": "meters metre metres",
     "kilometer": "km kms kilometers", "inch": "in in. inches", "foot": "ft ft. feet", "yard": "yd yds yards",
-    "mile": "mi miles mph", "milligram": "mg milligrams", "gram": "grams gm", "kilogram": "kg kgs kilos kilo kilograms",
-    "ounce": "oz oz. ounces", "pound": "lb lb. lbs lbs. pounds", "ton": "tons", "milliliter": "ml milliliters",
+    "mile": "mi miles", "milligram": "mg milligrams", "gram": "grams gm", "kilogram": "kg kgs kilos kilo kilograms",
+    "ounce": "oz oz. ounces", "pound": "lb lb. lbs lbs. pounds gbp", "ton": "tons", "milliliter": "ml milliliters",
     "liter": "liters litre litres", "teaspoon": "tsp teaspoons", "tablespoon": "tbsp tablespoons", "cup": "cups",
     "pint": "pints", "quart": "quarts", "gallon": "gal gallons", "acre": "acres", "hectare": "hectares",
     "second": "sec sec. secs seconds", "minute": "min min. mins minutes", "hour": "hr hr. hrs hours", "day": "days",
     "week": "weeks wk wks", "month": "months", "year": "years yr yrs", "decade": "decades", "century": "centuries",
     "am": "a.m. a.m", "pm": "p.m. p.m", "dollar": "dollars usd bucks", "cent": "cents", "penny": "pennies",
-    "nickel": "nickels", "dime": "dimes", "euro": "euros eur", "peso": "pesos", "degree": "degrees deg",
+    "nickel": "nickels", "dime": "dimes", "euro": "euros eur", "yen": "jpy",
+    "rupee": "rupees inr", "peso": "pesos", "degree": "degrees deg",
     "radian": "radians rad", "calorie": "calories", "watt": "watts", "kilowatt": "kilowatts kw",
 }  # fmt: skip
 _COUNTED = re.findall(
@@ -65,49 +66,82 @@ _BY_SPELLING: dict[str, str] = {
     **{spelling: name for name, others in _MEASURES.items() for spelling in (name, *others.split())},
 }
 _NO_SPACE = {spelling for name, others in _MEASURES.items() for spelling in (name, *others.split())}
-_WORD = re.compile(r"\s*([A-Za-z][A-Za-z.]*)(?:(?:\s*\^)?([23])(?![0-9]))?")
+_WORD = re.compile(r"\s*([A-Za-z][A-Za-z.]*)(?:\s*\^([23])(?![0-9])|([23])\s*$)?")
+_LENGTHS = {"millimeter", "centimeter", "meter", "kilometer", "inch", "foot", "yard", "mile"}
+_SCALES_OF_DEGREES = {"celsius", "fahrenheit"}
 _MOST_WORDS = 8
 _BEFORE = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
-_BETWEEN = {"per", "a", "an", "each", "every", "of"}
+_PER = {"per", "a", "an", "each", "every"}
 _AFTER = {"each", "total", "altogether", "left", "remaining", "old", "long", "tall", "wide", "high", "deep", "away"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit by its usual name and its power: square inches are `inch`, 2."""
+    """A unit by usual names and powers: square inches are (`inch`, 2); miles per hour (`mile`, 1) and (`hour`, -1).
 
-    name: str
-    power: int = 1
+    `of` is what is measured: `sugar` in cups of sugar, `celsius` in degrees Celsius; None if the answer does not say.
+    """
+
+    parts: tuple[tuple[str, int], ...]
+    of: str | None = None
 
     @property
     def changes_value(self) -> bool:
         """Whether the number without the unit would be another answer: `5 pm` is not `5 am`."""
-        return self.name in ("am", "pm")
+        return self.parts[0][0] in ("am", "pm")
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether it consists of measures alone; eggs per day do not."""
+        return all(name in _MEASURES for name, _ in self.parts)
 
     def contradicts(self, other: "Unit") -> bool:
-        """Return whether both are measures and not the same: feet and inches, but not eggs and a number of them."""
-        return self != other and self.name in _MEASURES and other.name in _MEASURES
+        """Return whether the units make different answers of one number: feet and inches, hours and hours per day.
+
+        What is counted may be left out or said otherwise: eggs and apples do not contradict each other, but eggs per
+        day and eggs per week do.
+        """
+        if self.of and other.of and self.of != other.of:
+            return True
+        if self.is_measure and other.is_measure:
+            return self.parts != other.parts
+        pairs = zip(self.parts, other.parts, strict=False)
+        return any(one != two and one[0] in _MEASURES and two[0] in _MEASURES for one, two in pairs)
 
 
 def read_unit(text: str) -> Unit | None:
     """Return the unit that a text consists of, None if it is anything else: ` cm^2`, ` eggs per day`, ` cups of water`.
 
-    Directly after a number, without a space, only measures count.
+    Directly after a number, without a space, only measures count. A power without `^` stands at the end.
     """
-    place, power = 0, 1
-    named: list[Unit] = []
+    place, power, sign, after_of = 0, 1, 1, False
+    parts: list[tuple[str, int]] = []
+    of = None
     while match := _WORD.match(text, place):
         word, place = match[1].lower(), match.end()
         word = word if word in _BY_SPELLING or word in _BEFORE else word.rstrip(".")
-        if match[2] and word not in _NO_SPACE:
+        raised = match[2] or match[3]
+        name = _BY_SPELLING.get(word)
+        if raised and name not in _LENGTHS and not (name == "second" and match[2]):
             return None
-        if not named and word in _BEFORE:
+        if word in _BEFORE and (not parts or sign < 0):
             power = _BEFORE[word]
-        elif word in _BY_SPELLING and (named or text[0].isspace() or word in _NO_SPACE):
-            named.append(Unit(_BY_SPELLING[word], int(match[2] or power)))
-        elif not named or word not in _BETWEEN | _AFTER:
+        elif word == "mph" and not parts:
+            parts += [("mile", 1), ("hour", -1)]
+        elif word in _SCALES_OF_DEGREES:
+            parts, of = parts or [("degree", 1)], word
+        elif name and (parts or text[0].isspace() or word in _NO_SPACE):
+            part = (name, sign * int(raised or power))
+            if after_of:
+                of = name
+            elif part not in parts and (not parts or sign < 0 or name in _MEASURES):
+                parts.append(part)
+            power, sign, after_of = 1, 1, False
+        elif parts and word in _PER | {"of"}:
+            sign, after_of = (1, True) if word == "of" else (-1, False)
+        elif not parts or word not in _AFTER:
             return None
-    return named[0] if named and not text[place:].strip(" .") else None
+    return Unit(tuple(parts), of) if parts and not text[place:].strip(" .") else None
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
@@ -118,7 +152,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     bare = text.rstrip(" .$")
     match = _TEXT_AT_END.search(bare)
     if match:
-        candidates = [(match.start(), f" {match[1].strip()}" + (f"^{match[2]}" if match[2] else ""))]
+        candidates = [(match.start(), f" {in_words(match[1])}" + (f"^{match[2]}" if match[2] else ""))]
     else:
         starts = [space.start() for space in re.finditer(r"(?<=\S)\s+(?=[A-Za-z])", bare)]
         candidates = [(start, bare[start:]) for start in starts[-_MOST_WORDS:]]
@@ -130,6 +164,11 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
 
 _TEXT_AT_END = re.compile(r"\s*\\(?:text|mbox|mathrm)\s*\{([^{}]*)\}(?:\s*\^\{?([23])\}?)?$")
+
+
+def in_words(text: str) -> str:
+    r"""Return what stands in a `\text`, `meters` for `m`: outside of it `5m` is a product."""
+    return "meters" if text.strip() == "m" else text.strip()
 
 
 def usual_name(word: str) -> str:
