@@ -14,7 +14,17 @@ _HASHES = "####"
 _MARKER = re.compile(
     r"^[ \t]*(?:\*\*)?A(?:\*\*)?:|\banswer(?:\*\*)?(?::|[ \t]*=|[ \t]+is\b)", re.IGNORECASE | re.MULTILINE
 )
-_NUMBER = re.compile(r"(?:(?<![\w)])[-\u2212])?[$€£]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?%?")
+# A power, a mixed number, a time of day are one number each; what stands behind `^` or `_` is none of its own.
+_DIGITS = r"(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
+_NUMBER = re.compile(
+    rf"""(?:(?<![\w)])[-\u2212])?[$€£]?(?<![\^_])(?<![\^_][{{-])(?:
+        [0-9]{{1,2}}:[0-9]{{2}}(?::[0-9]{{2}})?(?![0-9])(?:\s?[ap]\.?m(?![A-Za-z]))?
+        | [0-9]{{1,9}}[ ][0-9]{{1,9}}/[0-9]+
+        | (?:{_DIGITS}\s?(?:x|\u00d7|\*|\\times|\\cdot)\s?)?{_DIGITS}\s?\^\s?(?:-?[0-9]+|\{{-?[0-9]+\}})
+        | {_DIGITS}(?:[eE][-+]?[0-9]+(?!\w)|(?:/[0-9]+)?%?)
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def extract_answer(solution: str) -> str | None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from unicodedata import normalize
 
 from palmette.score.units import Unit, in_words, read_unit, split_unit, usual_name
 
@@ -28,6 +29,7 @@ def canonical(answer: str) -> str:
 
 def compare_plain(answer: str, reference: str) -> bool | None:
     """Return whether two texts, both from `tidied`, are equal answers, or None if only algebra can tell."""
+    answer, reference = _spell_meters(answer, reference), _spell_meters(reference, answer)
     number, expected = _read_number(answer), _read_number(reference)
     if number is not None and expected is not None:
         return number.equals(expected)
@@ -62,13 +64,40 @@ _MONEY = re.compile(
 _ONE_IN_BRACES = re.compile(r"([_^])\{([0-9A-Za-z])\}")
 
 
+_VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{?([0-9]+)\}?")
+_CLOCK = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m(?![A-Za-z])\.?", re.IGNORECASE)
+_TEMPERATURE = re.compile(rf"(?:{_DEGREES.pattern})\s*(?:\\text|\\mathrm)?\s*\{{?\s*([CF])\s*\}}?\s*$")
+
+
+def spelled(text: str) -> str:
+    r"""Write signs that LaTeX has no room for in LaTeX.
+
+    `–5` becomes `-5`, `½` becomes `\frac{1}{2}`, `0.\overline{3}` becomes `\frac{3}{9}`, `5x10^3` becomes
+    `5 \times 10^3`, `5^\circ C` becomes `5 celsius`, `6 P.M.` becomes `6 pm`, the choice `B)` becomes `B`.
+    """
+    text = re.sub(r"(^|[(\[{,=$])(\s*)\u2013", r"\1\2-", text.replace("\u2212", "-"))  # not in the range 5–10
+    text = _VULGAR.sub(lambda m: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", m[0]).split("\u2044")), text)
+    text = re.sub(r"(?<=[0-9])\s*[x\u00d7]\s*(?=10\s*\^)", r" \\times ", text)
+    text = _TEMPERATURE.sub(lambda m: " celsius" if m[1] == "C" else " fahrenheit", _REPEATING.sub(_as_fraction, text))
+    text = _CLOCK.sub(lambda m: f" {m[1].lower()}m", text)
+    return re.sub(r"^\s*([A-Z])\)\s*$", r"\1", text)
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    """Return a repeating decimal as a fraction: 1.0666... is (106 - 10) / 90."""
+    before, again = match[1] + match[2], match[3]
+    top = int(before + again) - int(before or 0)
+    return f"\\frac{{{top}}}{{{(10 ** len(again) - 1) * 10 ** len(match[2])}}}"
+
+
 def tidied(text: str) -> str:
     r"""Remove spacing commands, `\text`, degrees, end punctuation; write fractions as `\frac{a}{b}`, `\$5` as `5 dollars`.
 
     Currency signs that are not before the first number are removed.
     """
-    text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3})", ",", text)  # 10\,080
-    text = text.replace("\\$", "\uff04").replace("\\%", "%").replace("{,}", ",").replace("\u2212", "-")
+    text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3})", ",", spelled(text))  # 10\,080
+    text = text.replace("\\$", "\uff04").replace("\\%", "%").replace("{,}", ",")
     if text.count("$") == 1:  # else they are the borders of a formula
         text = re.sub(r"\$(?=\s*[0-9.])", "\uff04", text)
     text = _TEXT.sub(lambda m: f" {in_words(m[1])} ", text)
@@ -122,13 +151,16 @@ class _Number:
         return plain._rounds(share.value / 100, share.places + 2)
 
     def _rounds(self, value: Fraction, places: int) -> bool:
-        """Return whether the values are equal, or differ only by rounding to six or more decimal places.
+        """Return whether the values are equal, or one is the other rounded or cut off after six or more decimal places.
 
-        math-verify rounds to six places, which makes all values near zero equal; the relative bound keeps them apart.
+        From twelve places on the last digits may be those of a float. math-verify rounds both to six places, which
+        makes all values near zero equal; the relative bound keeps them apart.
         """
         difference = abs(self.value - value)
-        is_close = difference <= Fraction(1, 10**6) and difference <= abs(value) / 10**5
-        return difference == 0 or (max(self.places, places) >= 6 and is_close)
+        rounded = [count for count in (self.places, places) if count >= 6]
+        if difference == 0 or not rounded:
+            return difference == 0
+        return difference < Fraction(1, 10 ** min(12, *rounded)) and difference <= abs(value) / 10**5
 
 
 def _read_number(tidy: str) -> _Number | None:
@@ -157,13 +189,23 @@ def _read_number(tidy: str) -> _Number | None:
 def _read_suffix(suffix: str) -> tuple[int, Unit | None] | None:
     """Return the factor (10**6 for `million`) and the unit of what follows a number, None if it is anything else."""
     rest = _PERCENT.sub("", suffix, count=1)
-    first, _, after = rest.strip().partition(" ")
-    scale = _SCALES.get(first.lower(), 1)
-    rest = f" {after}" if scale > 1 else rest
+    scale = 1
+    while (word := rest.strip().partition(" "))[0].lower() in _SCALES:  # two hundred thousand
+        scale *= _SCALES[word[0].lower()]
+        rest = f" {word[2]}"
     if not rest.strip():
         return scale, None
     unit = read_unit(rest)
     return None if unit is None else (scale, unit)
+
+
+def _spell_meters(tidy: str, other: str) -> str:
+    """Write a final `m` as meters if the other answer has meters; else it may be a variable."""
+    return _FINAL_M.sub(" meters", tidy) if _METERS.search(other) else tidy
+
+
+_FINAL_M = re.compile(r"(?<=[0-9}])\s*m(?=(?:\^?[23])?$)")
+_METERS = re.compile(r"(?<![A-Za-z])met(?:er|re)s?(?![A-Za-z])", re.IGNORECASE)
 
 
 # --- Words ---
@@ -179,13 +221,24 @@ def _compare_words(answer: str, reference: str) -> bool | None:
     """
     if not (_WORDS.fullmatch(answer) and _WORDS.fullmatch(reference)):
         return None
-    if _word_key(answer) == _word_key(reference) and re.search(r"[A-Za-z]{3}|\([A-Z]\)", reference):
+    if _same_words(answer, reference) and re.search(r"[A-Za-z]{3}|\([A-Z]\)", reference):
         return True
     return False if re.search(r"[A-Za-z]{4}|\([A-Z]\)", reference) else None
 
 
-def _word_key(tidy: str) -> str:
-    return tidy.strip("()").replace(" ", "").replace("-", "").casefold()
+_HYPHEN = re.compile(r"(?<=[A-Za-z]{4})-(?=[A-Za-z]{3})|(?<=[A-Za-z]{3})-(?=[A-Za-z]{4})")
+
+
+def _same_words(answer: str, reference: str) -> bool:
+    """Return whether the letters are the same; without four in a row, a hyphen is a minus and `ABC` is not `abc`."""
+    one, two = answer.strip("()"), reference.strip("()")
+    if re.search("[A-Za-z]{4}", one) and re.search("[A-Za-z]{4}", two):
+        if one.replace("-", " ").casefold() == two.replace("-", " ").casefold():
+            return True
+        one, two = _HYPHEN.sub("", one), _HYPHEN.sub("", two)
+    elif one.isupper() != two.isupper() and one.casefold() != "yes":
+        return False
+    return one.replace(" ", "").casefold() == two.replace(" ", "").casefold()
 
 
 _NAMES = re.compile(r"\\(?:begin|end|operatorname|math[a-z]+)\s*\{[^{}]*\}|\\[A-Za-z]+")
@@ -223,4 +276,5 @@ def _is_phrase(tidy: str) -> bool:
 
 def _phrase(tidy: str) -> list[str]:
     text = re.sub(r"(?<=[0-9])\s*r\s*(?=[0-9])", " remainder ", tidy.lower())
+    text = re.sub(r"(?<=[a-z]) and (?=[0-9])", " ", text)  # 2 hours and 30 minutes
     return [canonical(piece) if piece[0].isdigit() else usual_name(piece) for piece in _PIECE.findall(text)]

@@ -9,7 +9,7 @@ from enum import Enum
 from palmette.errors import ConfigError
 from palmette.score import sandbox
 from palmette.score.extract import extract_answer, extract_reference
-from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, tidied
+from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, spelled, tidied
 from palmette.score.units import split_unit
 
 __all__ = ["Outcome", "canonical", "extract_answer", "extract_reference", "grade", "verify"]
@@ -51,9 +51,9 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
     checks of other threads and for a worker to start. Raises ConfigError if `seconds` is not in (0, 3600],
     PalmetteError if math-verify is needed but cannot be loaded.
     """
-    if not 0 < seconds <= LONGEST_SECONDS:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_SECONDS:
         raise ConfigError(
-            f"cannot check an answer in {seconds} s: give more than 0 and at most {LONGEST_SECONDS}, for example 5.0"
+            f"cannot check an answer in {seconds!r} s: give more than 0 and at most {LONGEST_SECONDS}, for example 5.0"
         )
     if answer is None or len(answer) > LONGEST_ANSWER or not (tidy := tidied(answer)):
         return Outcome.UNPARSEABLE
@@ -61,5 +61,5 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
         return Outcome.WRONG
     is_equal = compare_plain(tidy, tidied(reference))
     if is_equal is None:
-        return Outcome(sandbox.math.check_math(split_unit(answer)[0], split_unit(reference)[0], seconds))
+        return Outcome(sandbox.math.check_math(split_unit(spelled(answer))[0], split_unit(spelled(reference))[0], seconds))
     return Outcome.CORRECT if is_equal else Outcome.WRONG
