@@ -42,8 +42,11 @@ def compare_plain(answer: str, reference: str) -> bool | None:
         return based.groups() == expected_based.groups()
     if based and expected is not None:
         return based[2] == "10" and int(based[1]) == expected.value
-    same_words = _compare_words(answer, reference)
-    return _compare_sentences(answer, reference) if same_words is None else same_words
+    for compare in (_compare_words, _compare_sentences, _compare_lists):
+        is_equal = compare(answer, reference)
+        if is_equal is not None:
+            return is_equal
+    return False if _differ_in_marks(answer, reference) else None
 
 
 # --- Tidying: removes LaTeX that does not change an answer ---
@@ -221,6 +224,8 @@ def _compare_words(answer: str, reference: str) -> bool | None:
     """
     if not (_WORDS.fullmatch(answer) and _WORDS.fullmatch(reference)):
         return None
+    if re.fullmatch("[A-Za-z]{3}", reference) and answer.casefold() == reference.casefold():
+        return answer.isupper() == reference.isupper() or answer.casefold() == "yes"  # ABC may be a triangle
     if _same_words(answer, reference) and re.search(r"[A-Za-z]{3}|\([A-Z]\)", reference):
         return True
     return False if re.search(r"[A-Za-z]{4}|\([A-Z]\)", reference) else None
@@ -230,14 +235,12 @@ _HYPHEN = re.compile(r"(?<=[A-Za-z]{4})-(?=[A-Za-z]{3})|(?<=[A-Za-z]{3})-(?=[A-Z
 
 
 def _same_words(answer: str, reference: str) -> bool:
-    """Return whether the letters are the same; without four in a row, a hyphen is a minus and `ABC` is not `abc`."""
+    """Return whether the letters are the same, whatever their case; a hyphen beside fewer than four is a minus."""
     one, two = answer.strip("()"), reference.strip("()")
     if re.search("[A-Za-z]{4}", one) and re.search("[A-Za-z]{4}", two):
         if one.replace("-", " ").casefold() == two.replace("-", " ").casefold():
             return True
         one, two = _HYPHEN.sub("", one), _HYPHEN.sub("", two)
-    elif one.isupper() != two.isupper() and one.casefold() != "yes":
-        return False
     return one.replace(" ", "").casefold() == two.replace(" ", "").casefold()
 
 
@@ -249,7 +252,7 @@ _MATHEMATICS = {
 _LONG_WORD = re.compile(r"[A-Za-z]{4,}")
 # Short words that make a phrase of the numbers around them; `and` and `or` are left to math-verify, which knows them.
 _SHORT_WORD = re.compile(
-    r"(?<![A-Za-z])(?:to|by|of|at|on|is|am|pm|per|for|vs|out|the|than|not|rem)(?![A-Za-z])|[0-9]\s*[rR]\s*[0-9]"
+    r"(?<![A-Za-z])(?:to|by|of|at|on|is|am|pm|per|for|vs|out|the|than|not|rem|mod)(?![A-Za-z])|[0-9]\s*[rR]\s*[0-9]"
 )
 _PIECE = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|[a-z]+|\S")
 
@@ -278,3 +281,48 @@ def _phrase(tidy: str) -> list[str]:
     text = re.sub(r"(?<=[0-9])\s*r\s*(?=[0-9])", " remainder ", tidy.lower())
     text = re.sub(r"(?<=[a-z]) and (?=[0-9])", " ", text)  # 2 hours and 30 minutes
     return [canonical(piece) if piece[0].isdigit() else usual_name(piece) for piece in _PIECE.findall(text)]
+
+
+# --- Notation that math-verify leaves out ---
+
+_LIST = re.compile(r"[-+]?[0-9][^,;A-Za-z(){}\[\]]*(?:[,;]\s*[-+]?[0-9.][^,;A-Za-z(){}\[\]]*)+")
+_MODULUS = re.compile(r"\\[pb]?mod(?![A-Za-z])\s*\{?([^{}]*)\}?")
+_PRIME = re.compile(r"([A-Za-z)])\s*(?:('+)|\^\s*\{?\s*((?:\\prime\s*)+)\}?)")
+_GOES_ON = re.compile(r"[0-9]\s*\\l?dots")
+_TUPLE, _SET = re.compile(r"[(\[][^()\[\]]*,[^()\[\]]*[)\]]"), re.compile(r"\\\{.*\\\}")
+
+
+def _compare_lists(answer: str, reference: str) -> bool | None:
+    """Return whether two lists have the same numbers in any order, each as often; None if they are no such lists.
+
+    A comma before three digits may be inside a number and is left to math-verify, which takes lists as sets.
+    """
+    if not (_LIST.fullmatch(answer) and _LIST.fullmatch(reference)):
+        return None
+    if re.search(r",[0-9]{3}(?![0-9])", f"{answer} {reference}"):
+        return None
+    one, two = ([_read_number(item.strip()) for item in re.split("[,;]", text)] for text in (answer, reference))
+    ours, theirs = ([number for number in numbers if number] for numbers in (one, two))
+    if len(ours) < len(one) or len(theirs) < len(two):
+        return None
+    if len(ours) != len(theirs):
+        return False
+    pairs = zip(*(sorted(numbers, key=lambda number: number.value) for numbers in (ours, theirs)), strict=True)
+    return all(number.equals(expected) for number, expected in pairs)
+
+
+def _differ_in_marks(answer: str, reference: str) -> bool:
+    r"""Return whether two expressions differ in marks that math-verify drops.
+
+    These are moduli (if both have one), primes, dots behind a digit, and the brackets of tuples against those of sets.
+    """
+    moduli, expected_moduli = _MODULUS.findall(answer), _MODULUS.findall(reference)
+    if moduli and expected_moduli and [_squeeze(text) for text in moduli] != [_squeeze(text) for text in expected_moduli]:
+        return True
+    if _primes(answer) != _primes(reference) or bool(_GOES_ON.search(answer)) != bool(_GOES_ON.search(reference)):
+        return True
+    return any(_TUPLE.fullmatch(one) and _SET.fullmatch(two) for one, two in ((answer, reference), (reference, answer)))
+
+
+def _primes(tidy: str) -> set[tuple[str, int]]:
+    return {(m[1], len(m[2] or "") + (m[3] or "").count("prime")) for m in _PRIME.finditer(tidy.replace("\u2019", "'"))}
