@@ -63,7 +63,7 @@ def whole_number(value: Any) -> int:
 
 def finite_number(value: Any) -> float:
     """Return a number of any library as a float. Raises ValueError for texts, NaN, infinity and anything else."""
-    if not hasattr(type(value), "__float__"):
+    if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):  # NumPy has texts with __float__
         raise ValueError("no number")
     try:
         number = float(value)

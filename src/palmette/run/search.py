@@ -8,7 +8,7 @@ from pathlib import Path
 
 from palmette import __version__
 from palmette.backends.backend import Backend, OnDevice, TellsTokens
-from palmette.errors import RunError
+from palmette.errors import ConfigError, RunError
 from palmette.event_log import EventLog
 from palmette.events import Event, RunStarted, Session
 from palmette.memory.device import limit_device_memory
@@ -26,6 +26,7 @@ from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
 from palmette.settings import Config, TaskSettings
 from palmette.tasks.task import Task
+from palmette.units import one_line
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,18 @@ Listener = Callable[[Progress], None]
 
 
 def judge_of(config: Config, task: Task) -> Judge:
-    """Return who judges the task's answers: the one that `task.judge` names, or the task's own."""
-    return load_judge(task.judge if config.task.judge == "auto" else config.task.judge, config.task)
+    """Return who judges the task's answers: the one that `task.judge` names, or the task's own.
+
+    Raises ConfigError for `gym` over questions that no generator of reasoning-gym made: it could judge none of them.
+    """
+    part = task.judge if config.task.judge == "auto" else config.task.judge
+    foreign = next((question for question in task.questions if "generator" not in question.key), None)
+    if part == "gym" and foreign is not None:
+        raise ConfigError(
+            f"task.judge: gym judges the questions of rg:NAME tasks, and question {one_line(foreign.id, 80)} is none: "
+            f"give math, or leave it at auto"
+        )
+    return load_judge(part, config.task)
 
 
 def config_for(config: Config, task: Task) -> Config:

@@ -17,12 +17,12 @@ _MARKER = re.compile(
 # A power, a mixed number, a time of day are one number each; what stands behind `^` or `_` is none of its own.
 _DIGITS = r"(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = re.compile(
-    rf"""(?:(?<![\w)])[-\u2212])?[$€£]?(?<![\^_])(?<![\^_][{{-])(?:
+    rf"""[\^_]\s?\{{?\s?-?[0-9][0-9.,]* | (?P<number>(?:(?<![\w)])[-\u2212])?[$€£]?(?:
         [0-9]{{1,2}}:[0-9]{{2}}(?::[0-9]{{2}})?(?![0-9])(?:\s?[ap]\.?m(?![A-Za-z]))?
         | [0-9]{{1,9}}[ ][0-9]{{1,9}}/[0-9]+
         | (?:{_DIGITS}\s?(?:x|\u00d7|\*|\\times|\\cdot)\s?)?{_DIGITS}\s?\^\s?(?:-?[0-9]+|\{{-?[0-9]+\}})
         | {_DIGITS}(?:[eE][-+]?[0-9]+(?!\w)|(?:/[0-9]+)?%?)
-    )""",
+    ))""",
     re.VERBOSE | re.IGNORECASE,
 )
 
@@ -86,5 +86,5 @@ def _last_number(text: str) -> str | None:
     """Return the last number as written, with its sign, currency sign and percent sign, or None."""
     last = None
     for number in _NUMBER.finditer(text):
-        last = number[0]
+        last = number["number"] or last
     return None if last is None else last.rstrip(",")

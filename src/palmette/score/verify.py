@@ -9,7 +9,8 @@ from enum import Enum
 from palmette.errors import ConfigError
 from palmette.score import sandbox
 from palmette.score.extract import extract_answer, extract_reference
-from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain, spelled, tidied
+from palmette.score.plain import LONGEST_ANSWER, canonical, compare_plain
+from palmette.score.spelling import spelled, tidied, with_meters
 from palmette.score.units import split_unit
 
 __all__ = ["Outcome", "canonical", "extract_answer", "extract_reference", "grade", "verify"]
@@ -42,16 +43,16 @@ def grade(solution: str, reference: str, *, seconds: float = 5.0) -> Outcome:
 
 
 def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outcome:
-    """Check an answer against a reference answer, both LaTeX or plain text. Safe to call from any thread.
+    r"""Check an answer against a reference answer, both LaTeX or plain text. Safe to call from any thread.
 
-    Currency signs, degree signs and the units of `units` are ignored, but two measures have to be the same: `5 feet` is
-    not `5 inches`. `50%` equals both `50` and `0.5`. A decimal with six or more places equals the value it is rounded
-    from. Phrases such as `7 remainder 2` are compared word by word. An answer that is None, empty or longer than
-    `LONGEST_ANSWER` characters is `unparseable`. The check ends after `seconds`, not counting the time to wait for
-    checks of other threads and for a worker to start. Raises ConfigError if `seconds` is not in (0, 3600],
-    PalmetteError if math-verify is needed but cannot be loaded.
+    Degree signs are ignored, and so are currencies and the units of `units` if only one of the two has them; two
+    measures have to be the same: `5 feet` is not `5 inches`, `\$5` is not `5 cents`. `50%` equals both `50` and `0.5`. A
+    decimal with six or more places equals the value it is rounded from. Phrases such as `7 remainder 2` are compared
+    word by word. An answer that is None, empty or longer than `LONGEST_ANSWER` characters is `unparseable`. The check
+    ends after `seconds`, not counting the time to wait for checks of other threads and for a worker to start. Raises
+    ConfigError if `seconds` is not in (0, 3600], PalmetteError if math-verify is needed but cannot be loaded.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_SECONDS:
+    if not _is_time(seconds):
         raise ConfigError(
             f"cannot check an answer in {seconds!r} s: give more than 0 and at most {LONGEST_SECONDS}, for example 5.0"
         )
@@ -59,7 +60,14 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
         return Outcome.UNPARSEABLE
     if len(reference) > LONGEST_ANSWER:
         return Outcome.WRONG
-    is_equal = compare_plain(tidy, tidied(reference))
+    expected = tidied(reference)
+    is_equal = compare_plain(tidy, expected)
     if is_equal is None:
-        return Outcome(sandbox.math.check_math(split_unit(spelled(answer))[0], split_unit(spelled(reference))[0], seconds))
+        texts = with_meters(spelled(answer), expected), with_meters(spelled(reference), tidy)
+        return Outcome(sandbox.math.check_math(*(split_unit(text)[0] for text in texts), seconds=seconds))
     return Outcome.CORRECT if is_equal else Outcome.WRONG
+
+
+def _is_time(seconds: object) -> bool:
+    """Return whether a value is a number of seconds that a check may take; callers may give anything."""
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_SECONDS
