@@ -1,12 +1,14 @@
+import numpy as np
 import pytest
 
 from palmette.errors import ConfigError, RunError
+from palmette.run.search import judge_of
 from palmette.score.judge import Judge, Verdict, load_judge
 from palmette.score.judges.gym import GymJudge
 from palmette.score.judges.math import MathJudge
-from palmette.settings import TaskSettings
+from palmette.settings import Config, TaskSettings
 from palmette.tasks.load import load_task
-from palmette.tasks.task import Question
+from palmette.tasks.task import Question, Task
 
 PATIENT = 3600.0
 GYM = GymJudge(PATIENT)
@@ -57,6 +59,8 @@ def test_a_reward_function_is_called_with_what_it_names_and_1_is_right() -> None
     ("given", "said"),
     [
         ("much", r"'much' \(str\)"),
+        ("0.5", r"'0.5' \(str\)"),
+        (np.str_("0.5"), r".*'0.5'.* \(str_\)"),
         (float("nan"), r"nan \(float\)"),
         ([1, 2], r"\[1, 2\] \(list\)"),
         (10**400, r"10+\.\.\.0+ \(int\)"),
@@ -74,6 +78,16 @@ def test_a_reward_function_that_fails_is_told_with_its_question_and_the_solution
 
     with pytest.raises(RunError, match=r"broken on question q7 failed: KeyError.*The solution: 'x = 3'"):
         load_judge(broken, TaskSettings()).verdict(ASKED, "x = 3", None)
+
+
+def test_the_gym_judge_is_refused_for_questions_that_no_generator_made() -> None:
+    config = Config(task=TaskSettings(judge="gym"))
+    with pytest.raises(
+        ConfigError, match="gym judges the questions of rg:NAME tasks, and question q7 is none: give math"
+    ):
+        judge_of(config, Task("own", [ASKED], "\n", judge="math"))
+    made = Question("made", ASKED.messages, key={"generator": "chain_sum", "seed": 0, "size": 1, "index": 0})
+    assert isinstance(judge_of(config, Task("own", [made], "\n", judge="math")), GymJudge)
 
 
 def test_what_is_no_judge_is_refused() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -108,8 +109,8 @@ def test_no_answer_or_an_endless_one_is_unparseable_without_a_worker(no_worker: 
     assert verify(answer, "18") is Outcome.UNPARSEABLE
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_refused_with_one_that_works(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), "5", None, True])
+def test_a_time_that_is_none_is_refused_with_one_that_works(seconds: Any) -> None:
     with pytest.raises(ConfigError, match=r"for example 5\.0"):
         verify("18", "18", seconds=seconds)
 
@@ -212,7 +213,9 @@ def test_a_very_long_text_without_an_answer_is_read_to_its_end(piece: str) -> No
     assert canonical(text) == text
 
 
-@pytest.mark.parametrize(("piece", "answer"), [("1,", "1," * 149_999 + "1"), ("-1", "1"), ("1/", "1/1")])
+@pytest.mark.parametrize(
+    ("piece", "answer"), [("1,", "1," * 149_999 + "1"), ("-1", "1"), ("1/", "1/1"), ("1^", "1^1"), ("1x", "1")]
+)
 def test_a_very_long_row_of_numbers_ends_in_the_last_one(piece: str, answer: str) -> None:
     text = piece * 150_000
     assert extract_answer(text) == answer
@@ -326,6 +329,14 @@ def test_importing_verify_loads_no_heavy_library_until_a_check_needs_one() -> No
         ("it went down to -4", "-4"),
         ("10-3", "3"),
         ("that is 1,200.", "1,200"),
+        ("So it is 1e5.", "1e5"),
+        ("So it takes 3 1/2 hours", "3 1/2"),
+        ("So it is 10:30", "10:30"),
+        ("It ends at 6:30 p.m.", "6:30 p.m"),
+        ("It is 2 x 10^3", "2 x 10^3"),
+        ("It is 2^{-3}.", "2^{-3}"),
+        ("an area of 5 cm^12", "5"),
+        ("x_12", None),
         ("no idea", None),
         ("", None),
         (r"\boxed{}", None),
@@ -361,7 +372,8 @@ def test_grade_reads_both_sides(no_worker: None) -> None:
 @pytest.mark.parametrize(
     ("same", "form"),
     [
-        (["1,000", "1000", "$1000.00", "1000.0", r"\$1{,}000", "1000 dollars."], "1000"),
+        (["1,000", "1000", "$1000.00$", "1000.0", "1{,}000", "1000 eggs."], "1000"),
+        (["$1,000", r"\$1000.00", "1000 dollars.", r"$\$1000$", "USD 1000"], "1000\u2009dollar"),
         (["0.5", ".50", "1/2", r"\frac12", r"\dfrac{1}{2}", "$2/4$"], "1/2"),
         ([r"\text{Evelyn}", "Evelyn", " Evelyn. "], "Evelyn"),
         ([r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac{\pi}{2})", r"$(3, \dfrac{\pi}{2})$"], r"(3,\frac{\pi}{2})"),

@@ -25,19 +25,22 @@ _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{?([0-9]+)\}?")
 _CLOCK = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m(?![A-Za-z])\.?", re.IGNORECASE)
 _TEMPERATURE = re.compile(rf"(?:{_DEGREES.pattern})\s*(?:\\text|\\mathrm)?\s*\{{?\s*([CF])\s*\}}?\s*$")
+_PRIMES = re.compile(r"\^\s*\{?\s*((?:\\prime(?![A-Za-z])\s*)+)\}?")
 
 
 def spelled(text: str) -> str:
     r"""Write signs that LaTeX has no room for in LaTeX.
 
     `–5` becomes `-5`, `½` becomes `\frac{1}{2}`, `0.\overline{3}` becomes `\frac{3}{9}`, `5x10^3` becomes
-    `5 \times 10^3`, `5^\circ C` becomes `5 celsius`, `6 P.M.` becomes `6 pm`, the choice `B)` becomes `B`.
+    `5 \times 10^3`, `5^\circ C` becomes `5 celsius`, `6 P.M.` becomes `6 pm`, `f^\prime` becomes `f'`,
+    the choice `B)` becomes `B`.
     """
     text = re.sub(r"(^|[(\[{,=$])(\s*)\u2013", r"\1\2-", text.replace("\u2212", "-"))  # not in the range 5–10
     text = _VULGAR.sub(lambda m: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", m[0]).split("\u2044")), text)
     text = re.sub(r"(?<=[0-9])\s*[x\u00d7]\s*(?=10\s*\^)", r" \\times ", text)
     text = _TEMPERATURE.sub(lambda m: " celsius" if m[1] == "C" else " fahrenheit", _REPEATING.sub(_as_fraction, text))
     text = _CLOCK.sub(lambda m: f" {m[1].lower()}m", text)
+    text = _PRIMES.sub(lambda m: "'" * m[1].count("prime"), text.replace("\u2019", "'"))
     return re.sub(r"^\s*([A-Z])\)\s*$", r"\1", text)
 
 

@@ -91,6 +91,12 @@ class Unit:
         return self.parts[0][0] in ("am", "pm")
 
     @property
+    def measure(self) -> str:
+        """The measures, and what is measured, as a text without things that are counted: `mile hour^-1`."""
+        names = [name if power == 1 else f"{name}^{power}" for name, power in self.parts if name in _MEASURES]
+        return " ".join([*names, *([f"of {self.of}"] if self.of else [])])
+
+    @property
     def is_measure(self) -> bool:
         """Whether it consists of measures alone; eggs per day do not."""
         return all(name in _MEASURES for name, _ in self.parts)

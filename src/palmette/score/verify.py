@@ -46,7 +46,7 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
     r"""Check an answer against a reference answer, both LaTeX or plain text. Safe to call from any thread.
 
     Degree signs are ignored, and so are currencies and the units of `units` if only one of the two has them; two
-    measures have to be the same: `5 feet` is not `5 inches`, `\$5` is not `5 cents`. `50%` equals both `50` and `0.5`. A
+    measures have to be the same: `5 feet` is not `5 inches`, `\$5` not `5 cents`. `50%` equals both `50` and `0.5`. A
     decimal with six or more places equals the value it is rounded from. Phrases such as `7 remainder 2` are compared
     word by word. An answer that is None, empty or longer than `LONGEST_ANSWER` characters is `unparseable`. The check
     ends after `seconds`, not counting the time to wait for checks of other threads and for a worker to start. Raises
@@ -63,8 +63,9 @@ def verify(answer: str | None, reference: str, *, seconds: float = 5.0) -> Outco
     expected = tidied(reference)
     is_equal = compare_plain(tidy, expected)
     if is_equal is None:
-        texts = with_meters(spelled(answer), expected), with_meters(spelled(reference), tidy)
-        return Outcome(sandbox.math.check_math(*(split_unit(text)[0] for text in texts), seconds=seconds))
+        bare, _ = split_unit(with_meters(spelled(answer), expected))
+        bare_reference, _ = split_unit(with_meters(spelled(reference), tidy))
+        return Outcome(sandbox.math.check_math(bare, bare_reference, seconds))
     return Outcome.CORRECT if is_equal else Outcome.WRONG
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from palmette.score.plain import join_votes
 from palmette.settings import Aggregate, Vote
 from palmette.tree import Tree
 
@@ -40,14 +41,15 @@ def ballots(
 ) -> list[Ballot]:
     """Return one ballot for each finished leaf from which `extract` reads an answer, oldest leaf first.
 
-    Answers with the same `canonical` form count as the same answer in a vote.
+    Answers with the same `canonical` form count as the same answer in a vote, measures as in `join_votes`.
     """
-    found = []
-    for node in tree.nodes:
-        answer = extract(tree.solution(node.id)) if node.finished else None
-        if answer is not None:
-            found.append(Ballot(node.id, answer, canonical(answer), aggregate_scores(tree.scores(node.id), aggregate)))
-    return found
+    answers = {node.id: extract(tree.solution(node.id)) for node in tree.nodes if node.finished}
+    found = [(leaf, answer) for leaf, answer in answers.items() if answer is not None]
+    forms = join_votes([canonical(answer) for _, answer in found])
+    return [
+        Ballot(leaf, answer, form, aggregate_scores(tree.scores(leaf), aggregate))
+        for (leaf, answer), form in zip(found, forms, strict=True)
+    ]
 
 
 def elect(votes: Sequence[Ballot], vote: Vote) -> Ballot | None:
