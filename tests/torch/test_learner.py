@@ -283,6 +283,11 @@ def test_settings_of_adamw_that_turn_or_break_a_step_are_refused(wrong: dict[str
         AdamSettings(**wrong)
 
 
+def test_a_layer_of_dropout_is_refused_by_its_name() -> None:
+    with pytest.raises(BackendError, match="cannot train a gpt2: transformer.h.0.* has a dropout of 0.1"):
+        Learner(tiny("gpt2", n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.1, attn_pdrop=0.0, embd_pdrop=0.0))
+
+
 def test_dropout_of_an_untrained_adapter_is_refused(policy: LlamaForCausalLM) -> None:
     peft = pytest.importorskip("peft")
     own = peft.LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"])
@@ -351,7 +356,6 @@ def tiny(kind: str, **changes: Any) -> Any:
         ("starcoder2", {"residual_dropout": 0.1}, "residual_dropout 0.1"),
         ("mixtral", {"num_local_experts": 4, "router_jitter_noise": 0.1}, "router_jitter_noise 0.1"),
         ("phimoe", {"num_local_experts": 4, "input_jitter_noise": 0.1}, "input_jitter_noise 0.1"),
-        ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.1, "attn_pdrop": 0.0}, "resid_pdrop 0.1"),
     ],
 )
 def test_a_model_that_is_random_in_train_mode_is_refused_with_the_setting(

@@ -38,8 +38,8 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
         raise ConfigError(f"a question holds {held!r}, a control token of the model: take it out of the text")
     if _only(tokens, controls) != _only(template, controls):
         raise ConfigError(
-            "the question's text changes which control tokens the chat template gives: it completes one, or the template "
-            "reads it as a switch. Change the text, or the template"
+            "the question's text changes which control tokens the chat template gives: it completes one, or the "
+            "template reads it as a switch. Change the text, or the template"
         )
     return tokens
 

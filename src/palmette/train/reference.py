@@ -24,7 +24,7 @@ def response_logprobs(
     """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
     They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
-    The model is in eval mode meanwhile. Inside `memory.offload.streamed` only two of its layers are in memory at a time.
+    The model is in eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
     """
     if not samples:
         return []
