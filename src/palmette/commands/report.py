@@ -75,7 +75,9 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
         try:
             _check_task(config.task, trusted=trusted)
             task = load_task(config.task)
-            built[key] = Rejudge(judge_of(_hurried(config, trusted), task), task.questions, most_seconds=most_seconds)
+            built[key] = Rejudge(
+                judge_of(_hurried(config, trusted=trusted), task), task.questions, most_seconds=most_seconds
+            )
         except PalmetteError as error:
             if config.task.name != OWN_QUESTIONS:  # Nobody expects those to be loaded again.
                 print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
@@ -85,7 +87,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
     return rejudge_of
 
 
-def _hurried(config: "Config", trusted: bool) -> "Config":
+def _hurried(config: "Config", *, trusted: bool) -> "Config":
     seconds = config.task.verify_seconds if trusted else min(config.task.verify_seconds, MOST_SECONDS[0])
     return config.model_copy(update={"task": config.task.model_copy(update={"verify_seconds": seconds})})
 
