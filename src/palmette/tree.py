@@ -1,5 +1,6 @@
 """The tree of reasoning steps of one question, with counts of the tokens that its branches share."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -124,10 +125,11 @@ class Tree:
 
     def shared_tokens(self, leaves: Iterable[int]) -> int:
         """Count the tokens of the nodes that are on the paths of two or more of the leaves, each node once."""
-        uses: dict[int, int] = {}
-        for leaf in leaves:
-            for step in self._upward(leaf):
-                uses[step.id] = uses.get(step.id, 0) + 1
+        uses: Counter[int] = Counter(leaves)
+        for node in sorted(self._covered(list(uses)), reverse=True):  # A child's id is above its parent's.
+            parent = self.nodes[node].parent
+            if parent is not None:
+                uses[parent] += uses[node]
         return sum(len(self.nodes[node].tokens) for node, count in uses.items() if count > 1)
 
     def _covered(self, leaves: Iterable[int]) -> set[int]:
