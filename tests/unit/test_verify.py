@@ -260,14 +260,17 @@ def test_a_closed_sandbox_has_no_worker_until_the_next_check() -> None:
 def test_the_worker_ends_with_its_stdin_having_loaded_no_torch() -> None:
     request = json.dumps({"answer": "q", "reference": "q", "seconds": PATIENT}).encode()
     nonce = bytes(range(16))
-    code = "from palmette.score.worker import main\nmain('palmette.score.checks.math')\n"
-    done = run_python(
-        code + "sys.exit(7 if 'torch' in sys.modules else 0)", len(request).to_bytes(4, "big") + request + nonce
-    )
-    length = int.from_bytes(done.stdout[:4], "big")
-    assert "no new privileges" in json.loads(done.stdout[4 : 4 + length])["walls"]
-    assert done.stdout[4 + length :] == nonce + b"c"
-    assert done.returncode == 0
+    code = f"import sys; sys.path[:] = {sys.path!r}\nfrom palmette.score.worker import main\n"
+    code += "main('palmette.score.checks.math')\nsys.exit(7 if 'torch' in sys.modules else 0)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin and worker.stdout
+        worker.stdin.write(len(request).to_bytes(4, "big") + request + nonce)
+        worker.stdin.flush()  # and stays open: a check whose caller is gone is stopped
+        length = int.from_bytes(worker.stdout.read(4), "big")
+        assert "no new privileges" in json.loads(worker.stdout.read(length))["walls"]
+        assert worker.stdout.read(17) == nonce + b"c"
+        worker.stdin.close()
+        assert worker.wait() == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
