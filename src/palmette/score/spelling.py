@@ -22,7 +22,7 @@ _ONE_IN_BRACES = re.compile(r"([_^])\{([0-9A-Za-z])\}")
 
 
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
-_REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\overline\s*\{?([0-9]+)\}?")
+_REPEATING = re.compile(r"(?<![0-9])([0-9]*)\.([0-9]*)\\overline\s*\{?([0-9]+)\}?")
 _CLOCK = re.compile(r"(?<=[0-9])\s*([ap])\.?\s?m(?![A-Za-z])\.?", re.IGNORECASE)
 _TEMPERATURE = re.compile(rf"(?:{_DEGREES.pattern})\s*(?:\\text|\\mathrm)?\s*\{{?\s*([CF])\s*\}}?\s*$")
 _PRIMES = re.compile(r"\^\s*\{?\s*((?:\\prime(?![A-Za-z])\s*)+)\}?")
