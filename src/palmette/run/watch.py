@@ -16,6 +16,10 @@ from palmette.score.scorer import Embedder, Scorer
 from palmette.settings import MemorySettings
 from palmette.units import parse_bytes
 
+TICKS_PER_CHECK = 32
+"""Ticks of the policy from one look at what the process holds to the next: a look takes 1.5 ms, a tick of a small model
+4 ms."""
+
 
 class Watch:
     """Puts the parts of one search under guards that share a meter.
@@ -36,7 +40,8 @@ class Watch:
         self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
         self._cache_full: dict[str, CacheFull] = {}
         phase = partial(self._phase, "expand", "policy", backend)
-        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
+        run_pieces = self._run_pieces("wave", "node", "expand", TICKS_PER_CHECK)
+        self.backend = GuardedBackend(backend, run_pieces, phase)
         self.scorer: GuardedScorer | None = None
         if scorer is not None:
             phase = partial(self._phase, "score", "reward", scorer)
@@ -60,7 +65,7 @@ class Watch:
                 self._cache_full[role] = cache_full
                 self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
 
-    def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
+    def _run_pieces(self, name: str, unit: str, phase: str, checked_every: int = 1) -> RunPieces:
         if not self._settings.guard:
             return run_whole
         return guard_with_meter(
@@ -70,6 +75,7 @@ class Watch:
             reclaim_least=parse_bytes(self._settings.reclaim_least),
             free_caches=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
+            checked_every=checked_every,
             planned_bytes=self._meter.planned_bytes.get(phase),
         ).run
 
