@@ -188,7 +188,7 @@ def test_the_vote_adds_up_as_it_did_in_the_run(page: Page) -> None:
     assert "4 won (correct)" in text(page, "vote-line")
     lines = page.evaluate('[...document.querySelectorAll("#votes tbody tr")].map((row) => row.textContent)')
     assert "1.350" in lines[0] and "✓ correct" in lines[0]  # 0.9 x 0.7 + 0.8 x 0.9
-    assert "0.810" in lines[1] and "✗ unparseable" in lines[1]
+    assert "0.810" in lines[1] and "✗ wrong" in lines[1]
 
 
 def test_plots_show_best_of_n_beside_every_row_and_tell_each_mark(page: Page) -> None:

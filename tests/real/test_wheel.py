@@ -63,7 +63,7 @@ def test_the_wheel_holds_code_weights_and_data_and_nothing_else(built: Path) -> 
     for needed in (
         "palmette/py.typed",
         "palmette/tasks/formats.yaml",
-        "palmette/planner/known.json",
+        "palmette/planner/models/known.json",
         "palmette/report/page.html",
         "palmette/report/page.css",
         "palmette/report/page.js",

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from palmette.engine.kv_pool import KvPool, KvShape
 from palmette.engine.limits import SCORED_LOGITS, pool_tokens, scored_tokens
-from palmette.planner.shape import read_shape
+from palmette.planner.models.shape import read_shape
 from palmette.score.scorer import Candidate
 from palmette.score.scorers import likelihood
 from palmette.score.scorers.likelihood import LikelihoodScorer

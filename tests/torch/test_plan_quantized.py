@@ -2,8 +2,8 @@
 
 import pytest
 
-from palmette.planner.find_shape import find_shape
-from palmette.planner.shape import quantized_bytes
+from palmette.planner.models.find_shape import find_shape
+from palmette.planner.models.quantized import quantized_bytes
 from palmette.zoo.load import load_policy
 
 

@@ -16,11 +16,11 @@ from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.tracker import TEMPORARY, WEIGHTS, Tracker
-from palmette.planner.find_shape import find_shape
 from palmette.planner.job import Model
+from palmette.planner.models.find_shape import find_shape
+from palmette.planner.models.shape import read_shape
 from palmette.planner.run_plan import job_of
 from palmette.planner.search_sizes import draw_bytes, tick_bytes
-from palmette.planner.shape import read_shape
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.likelihood import LikelihoodScorer
 

@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoConfig
 
 from palmette.planner.job import Model, UpdateNeeds
+from palmette.planner.models.shape import read_shape
 from palmette.planner.predict import largest_update
-from palmette.planner.shape import read_shape
 from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
 from palmette.train.fake_update import predict_update
 from tests.command import palmette

@@ -96,3 +96,43 @@ def test_a_size_without_a_unit_is_refused_with_what_may_be_meant(text: str, mean
     with pytest.raises(ConfigError, match=f"of what\\? Write '{meant}' if GiB are meant"):
         parse_devices(text)
     assert [device.total_bytes for device in parse_devices(meant)] == [size * GIB for size in sizes]
+
+
+GROUPS = [
+    ("sys/fs/cgroup", "memory.max", "memory.current", "0::/{}\n"),
+    (
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "9:cpuset:/\n4:hugetlb,memory:/{}\n0::/\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("folder", "limit", "used", "own"), GROUPS)
+def test_limits_of_nested_groups_count_wherever_they_are_set(
+    tmp_path: Path, folder: str, limit: str, used: str, own: str
+) -> None:
+    """As Slurm and systemd set them: on a group above the process's own, which others share."""
+    groups = tmp_path / folder
+    write(tmp_path / "proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    write(tmp_path / "proc/self/cgroup", own.format("system.slice/slurm/job_7/step_0"))
+    write(groups / "system.slice/slurm/job_7/step_0" / limit, "max\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 1_024_000, 921_600)
+    write(groups / "system.slice/slurm/job_7" / limit, "500000\n")
+    write(groups / "system.slice/slurm/job_7" / used, "100000\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 500_000, 400_000)
+    write(groups / "system.slice" / limit, "800000\n")  # Larger, and nearly used up by others.
+    write(groups / "system.slice" / used, "790000\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 500_000, 10_000)
+    write(groups / "system.slice/slurm/job_7/step_0" / limit, "300000\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 300_000, 10_000)
+    write(groups / "system.slice/other" / limit, "1000\n")  # Not above this process.
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 300_000, 10_000)
+
+
+def test_a_group_that_is_not_mounted_here_leaves_the_outermost_one(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    write(tmp_path / "proc/self/cgroup", "4:memory:/docker/0123\n0::/../../outside\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "200000\n")
+    assert detect_host(tmp_path) == Device("cpu", "cpu", 200_000, 200_000)

@@ -8,6 +8,7 @@ import pytest
 
 from palmette.config import check_config, load_config
 from palmette.errors import BudgetError, ConfigError
+from palmette.planner import advice
 from palmette.planner.advice import refusal, settings_that_fit
 from palmette.planner.devices import parse_devices
 from palmette.planner.lines import Line, Plan
@@ -78,7 +79,7 @@ def test_what_two_fractions_leave_for_kv_is_worked_out_by_each_servers_own_rule(
     weights, context = 7_241_732_096 * 2, 450 * 2**20
     passes = lines(plan)["policy activations"].bytes
     assert policy.kv_tokens["sglang"] == (int(0.9 * (80 * GIB - context)) - weights) // 131_072
-    assert policy.kv_tokens["vllm"] == (int(0.9 * 80 * GIB) - weights - context - passes) // 131_072
+    assert policy.kv_tokens["vllm"] == (int(0.9 * 80 * GIB) - weights - passes) // 131_072
     assert lines(plan)["policy KV"].bytes // 131_072 == policy.kv_tokens["sglang"]
 
 
@@ -436,3 +437,50 @@ def test_quantized_weights_are_not_advised_because_the_whole_model_is_loaded_fir
     job, _ = plan_run(load_config(None, settings))
     advice = list(settings_that_fit(job, parse_devices("cpu:1GiB")))
     assert advice and not [setting for setting in advice if "quantize" in setting]
+
+
+@pytest.mark.parametrize("devices", ["1024x10GiB", ",".join(f"1x{10_000 + index}MiB" for index in range(1000))])
+def test_a_thousand_devices_are_advised_on_with_few_plans(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair of them would be a million plans."""
+    made = 0
+
+    def counted(*arguments: Any) -> Plan:
+        nonlocal made
+        made += 1
+        return plan_job(*arguments)
+
+    monkeypatch.setattr(advice, "plan_job", counted)
+    config = load_config(None, {**ETS, "memory.devices": devices})
+    job, plan = plan_run(config)
+    assert not plan.fits
+    advised = list(settings_that_fit(job, parse_devices(devices)))
+    assert advised and made < 200
+    for setting in advised:
+        assert plan_run(_advised(config, setting))[1].fits, setting
+
+
+def test_the_largest_devices_are_found_among_many() -> None:
+    devices = "500x8GiB,1x24GiB,300x8GiB,1x24GiB"
+    job, plan = plan_run(load_config(None, {**ETS, "memory.devices": devices}))
+    assert not plan.fits
+    assert "policy.device cuda:500 with reward.device cuda:801" in settings_that_fit(job, parse_devices(devices))
+
+
+def test_many_unused_devices_are_one_remark() -> None:
+    assert "cuda:2 to cuda:1023 (1,022 devices): not used" in planned("1024x24GiB").remarks
+
+
+def test_a_branch_longer_than_the_model_s_context_is_told_with_a_length_that_works() -> None:
+    plan = planned("2x80GiB", policy__model="Qwen/Qwen2.5-7B", search__total_tokens=200_000)
+    told = [remark for remark in plan.remarks if "search.total_tokens is 200,000" in remark]
+    assert len(told) == 2  # Policy and reward model.
+    assert "with a prompt of 256 tokens a branch may have 200,256, and Qwen/Qwen2.5-7B takes 131,072" in told[0]
+    assert "--context-length 131072" in plan.servers[-1].commands["sglang"]
+    assert plan.servers[-1].needed_tokens == 131_072
+    works = planned("2x80GiB", policy__model="Qwen/Qwen2.5-7B", search__total_tokens=131_072 - 256, reward__model=None,
+                    search__strategy="best_of_n")  # fmt: skip
+    assert told[0].endswith("set search.total_tokens to 130816") and not [
+        own for own in works.remarks if "takes" in own
+    ]
+    short = planned("2x80GiB", memory__prompt_tokens=40_000)
+    assert any(remark.endswith("set memory.prompt_tokens below 32768") for remark in short.remarks)

@@ -160,7 +160,7 @@ def test_a_kv_budget_that_holds_no_prompt_is_refused_with_one_that_does() -> Non
 
 
 def test_another_model_is_never_suggested_for_one_that_is_not_listed() -> None:
-    done = plan("--policy", "Qwen/Qwen3-30B-A3B", "--reward", "none")
+    done = plan("--policy", "Qwen/Qwen3-30B", "--reward", "none")
     said = " ".join(done.stderr.split())
     assert done.returncode == 2 and "Did you mean" not in said
     assert "Give a local folder with its config.json, or where the hub can be reached: hf download" in said

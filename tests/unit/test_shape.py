@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from palmette.errors import BackendError, ConfigError
-from palmette.planner.find_shape import adapter_bytes, find_shape, known_configs
-from palmette.planner.shape import read_shape
+from palmette.planner.models.find_shape import adapter_bytes, find_shape, known_configs
+from palmette.planner.models.shape import read_shape
 from palmette.zoo.catalog import ENTRIES
 from palmette.zoo.folder import read_header
 
@@ -41,6 +42,24 @@ PUBLISHED = {
     "HuggingFaceTB/SmolLM2-360M": 361_821_120,
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1_711_376_384,
     "smollm2-135m": 134_515_008,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "mistralai/Mixtral-8x22B-v0.1": 140_620_634_112,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen/Qwen3-235B-A22B": 235_093_634_560,
+    "openai/gpt-oss-20b": 20_914_757_184,
+    "openai/gpt-oss-120b": 116_829_156_672,
+    "deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    "deepseek-ai/DeepSeek-V3": 671_026_419_200 - 58 * 256,  # Without the routers' biases.
+    "allenai/OLMo-2-1124-7B": 7_298_617_344,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "zai-org/GLM-4-9B-0414": 9_400_279_040,
+    "tiiuae/falcon-7b": 6_921_720_704,
+    "microsoft/phi-2": 2_779_683_840,
+    "Qwen/Qwen2.5-VL-3B-Instruct": 3_754_622_976,
+    "Qwen/Qwen2.5-VL-7B-Instruct": 8_292_166_656,
+    "google/gemma-3-4b-it": 4_300_079_472,
+    "google/gemma-3-12b-it": 12_187_325_040,
+    "google/gemma-3-27b-it": 27_432_406_640,
     "google-bert/bert-base-uncased": 109_482_240,
     "sentence-transformers/all-mpnet-base-v2": 109_486_464,
     "BAAI/bge-large-en-v1.5": 335_141_888,
@@ -122,8 +141,8 @@ def test_what_cannot_be_sized_is_an_error_with_a_way_out(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B", "Qwen/Qwen2.5-8B", "Qwen/Qwen2-7B", "Qwen2.5-VL-7B",
-     "google/gemma-2-9b-pt", "google/gemma-3-4b-it", "meta-llama/Llama-3.4-8B", "mistralai/Mistral-7B-v0.4",
+    ["Qwen/Qwen3-30B", "Qwen/Qwen2.5-8B", "Qwen/Qwen2-7B", "Qwen2.5-VL-8B",
+     "google/gemma-2-9b-pt", "meta-llama/Llama-3.4-8B", "mistralai/Mistral-7B-v0.4",
      "unsloth/Qwen2.5-7B"],
 )  # fmt: skip
 def test_another_model_is_never_taken_for_a_misspelling(name: str) -> None:
@@ -188,3 +207,78 @@ def test_a_config_with_impossible_numbers_is_refused_by_the_key(damage: dict[str
     assert read_shape("m", whole).head_width == 16
     with pytest.raises(BackendError, match=f"no usable '{next(iter(damage))}'"):
         read_shape("m", {**whole, **damage})
+
+
+def test_kv_is_counted_by_the_kind_of_layer() -> None:
+    latent = find_shape("deepseek-ai/DeepSeek-V3")  # One latent vector of 512 and 64 rotated numbers for all heads.
+    assert latent.kv_bytes_per_token("bfloat16") == 61 * (512 + 64) * 2
+    window = find_shape("openai/gpt-oss-20b")  # Every second layer sees 128 tokens.
+    assert window.kv_bytes_per_token("bfloat16") == 24 * 2 * 8 * 64 * 2
+    assert window.kv_path_bytes(10_000, "bfloat16") == 12 * 1024 * 2 * (10_000 + 128)
+    assert window.kv_path_bytes(10_000, "bfloat16", ahead_tokens=2048) == 12 * 1024 * 2 * (10_000 + 128 + 2048)
+    assert window.kv_path_bytes(100, "bfloat16") == 100 * window.kv_bytes_per_token("bfloat16")
+    gemma = find_shape("google/gemma-3-4b-it")  # Every sixth layer sees all.
+    assert [(part.layers, part.window) for part in gemma.kv] == [(5, None), (29, 1024)]
+
+
+def test_awq_and_gptq_count_packed_weights_scales_zeros_and_indices() -> None:
+    plain = find_shape("Qwen/Qwen2.5-7B-Instruct")
+    linear = sum(own.parameters for own in plain.linear)
+    rest = 2 * (plain.parameters - linear)
+    groups = sum(own.count * own.inputs // 128 * own.outputs for own in plain.linear)
+    awq = linear // 2 + groups * 2 + groups // 2
+    assert find_shape("Qwen/Qwen2.5-7B-Instruct-AWQ").weight_bytes("float16") == rest + awq == 5_570_747_392
+    indices = sum(own.count * own.inputs * 4 for own in plain.linear)
+    assert find_shape("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4").weight_bytes("float16") == rest + awq + indices
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 1000, "num_attention_heads": 4,
+    "intermediate_size": 512, "tie_word_embeddings": True, "dtype": "bfloat16",
+}  # fmt: skip
+LINEAR = 2 * (4 * 256 * 256 + 3 * 256 * 512)
+
+
+@pytest.mark.parametrize(
+    ("config", "bits"),
+    [
+        ({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {
+            "group_0": {"weights": {"num_bits": 4, "group_size": 128, "strategy": "group", "symmetric": True}}}},
+         4 + 16 / 128),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4 + 32 / 64),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 256,
+          "modules_to_not_convert": ["model.layers.0.mlp"]}, None),
+    ],
+)  # fmt: skip
+def test_other_quantized_checkpoints_count_their_bits(config: dict[str, Any], bits: float | None) -> None:
+    plain = read_shape("m", LLAMA).weight_bytes("bfloat16")
+    found = read_shape("m", {**LLAMA, "quantization_config": config}).weight_bytes("bfloat16")
+    if bits is not None:
+        assert found == plain - 2 * LINEAR + LINEAR * bits / 8
+    else:  # Attention alone: a part that is left out in one layer is counted as left out in all.
+        attention = 2 * 4 * 256 * 256
+        assert found == plain - 2 * attention + attention + 2 * 4 * (256 * 2 + 256 + 256 * 4)
+
+
+def test_an_unknown_quantization_is_refused_by_its_name() -> None:
+    with pytest.raises(BackendError, match="the method 'quip', and sizes are known for awq, gptq, fp8"):
+        read_shape("m", {**LLAMA, "quantization_config": {"quant_method": "quip"}})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head", "outputs"),
+    [
+        ("LlamaForSequenceClassification", 256 * 1, 1),
+        ("Qwen2ForRewardModel", 256 * 256 + 256 + 256 + 1, 1),
+        ("Qwen2ForProcessRewardModel", 256 * 256 + 256 + 2 * 256 + 2, 2),
+        ("InternLM2ForRewardModel", 256, 1),
+        ("LlamaForCausalLM", 0, 1000),
+        ("LlamaModel", 0, 256),
+    ],
+)
+def test_the_architecture_decides_the_head(architecture: str, head: int, outputs: int) -> None:
+    values = {**LLAMA, "architectures": [architecture]}
+    if "Sequence" in architecture:
+        values["num_labels"] = 1
+    shape = read_shape("m", values)
+    assert (shape.parts["head"], shape.outputs) == (head, outputs)

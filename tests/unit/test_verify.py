@@ -285,6 +285,18 @@ sys.exit(0 if ok and sandbox.math.worker_pid == before else 1)
     assert run_python(code).returncode == 0
 
 
+def test_a_process_with_more_than_1024_descriptors_can_check_answers() -> None:
+    code = f"""
+import os, resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)] if most > 1200 else []
+from palmette.score.verify import verify
+sys.exit(0 if verify("x+1", "1+x", seconds={PATIENT}) == "correct" else 1)
+"""
+    assert run_python(code).returncode == 0
+
+
 def test_importing_verify_loads_no_heavy_library_until_a_check_needs_one() -> None:
     code = "import palmette.score.verify as v; v.verify('18', '18')\n"
     code += "sys.exit(1 if {'torch', 'sympy', 'math_verify'} & set(sys.modules) else 0)"

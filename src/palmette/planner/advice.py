@@ -17,6 +17,9 @@ _MIB, _GIB = 2**20, 2**30
 _MOST_GIB = 2**20
 _SHOWN_LINES = 4
 _MOST_SUGGESTIONS = 4
+_TRIED_DEVICES = 4
+"""A model that fits none of the largest devices hardly fits a smaller one: trying all pairs of 1,024 takes hours."""
+
 _SHORTEST_BRANCH_TOKENS = 64
 """Shorter branches are not suggested: hardly any solution ends within them."""
 
@@ -168,8 +171,10 @@ def _half_precision(job: Job, devices: Sequence[Device]) -> Iterator[str]:
 
 
 def _another_placement(job: Job, devices: Sequence[Device]) -> Iterator[str]:
-    """Try every pair of devices for policy and reward model, the embedder beside the reward model."""
-    names = [device.name for device in devices if device.kind == "cuda"] or [device.name for device in devices]
+    """Try the pairs of the largest devices for policy and reward model, the embedder beside the reward model."""
+    candidates = [device for device in devices if device.kind == "cuda"] or list(devices)
+    largest = sorted(candidates, key=lambda device: device.limit_bytes(1) or 0, reverse=True)[:_TRIED_DEVICES]
+    names = [device.name for device in candidates if device in largest]
     for policy in names:
         for reward in names if job.reward is not None else [None]:
             moved = replace(job, policy=replace(job.policy, device=policy))

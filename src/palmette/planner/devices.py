@@ -120,11 +120,15 @@ def detect_gpus() -> tuple[Device, ...]:
 
 
 def detect_host(root: Path = Path("/")) -> Device:
-    """Return the host with its memory, or with a smaller limit of this process's cgroup."""
-    meminfo = memory_info(root)
-    total, free = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
-    for limit, used in cgroup_limits(root):
-        if total is None or limit < total:
-            total = limit
-            free = min(limit if free is None else free, max(0, limit - used))
-    return Device("cpu", "cpu", total, free)
+    """Return the host with its memory, or with a smaller limit of this process's cgroup or of one above it.
+
+    Free is what the machine and each of these groups leave: others in a group above use up its limit, too.
+    """
+    meminfo, limits = memory_info(root), cgroup_limits(root)
+    totals = [meminfo.get("MemTotal"), *(limit for limit, _ in limits)]
+    left = [meminfo.get("MemAvailable"), *(max(0, limit - used) for limit, used in limits)]
+    return Device("cpu", "cpu", _least(totals), _least(left))
+
+
+def _least(numbers: Sequence[int | None]) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from palmette.planner.shape import DTYPE_BYTES, ModelShape, quantized_bytes
+from palmette.planner.models.quantized import quantized_bytes
+from palmette.planner.models.shape import DTYPE_BYTES, ModelShape
 
 
 @dataclass(frozen=True)

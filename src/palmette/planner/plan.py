@@ -55,10 +55,46 @@ def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
         if not allocation.is_empty
     )
     unused = [device.name for device in devices if allocations[device].is_empty]
-    remarks = [f"{', '.join(unused)}: not used"] if unused else []
+    remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job), *_counted_remarks(job)]
     faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
     plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
-    return replace(plan, remarks=(*remarks, *_server_remarks(job, servers))) if plan.fits else plan
+    if plan.fits:
+        plan = replace(
+            plan, remarks=(*remarks, *_server_remarks(job, servers), *_learner_remarks(job, placement, plan))
+        )
+    return plan
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names with commas; of more than four the first and the last with their number."""
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} to {names[-1]} ({len(names):,} devices)"
+
+
+def _context_remarks(job: Job) -> list[str]:
+    """Return a remark for each model that takes fewer tokens than a whole branch may have: a server cuts it."""
+    search = job.search
+    return [
+        f"search.total_tokens is {search.total_tokens:,}: with a prompt of {count_of(search.prompt_tokens, 'token')} "
+        f"a branch may have {search.path_tokens:,}, and {model.name} takes {positions:,}. A server is started with "
+        f"{positions:,} and ends branches there, a search inside one process refuses longer ones: set "
+        + (
+            f"search.total_tokens to {positions - search.prompt_tokens}"
+            if positions > search.prompt_tokens
+            else f"memory.prompt_tokens below {positions}"
+        )
+        for model in (job.policy, job.reward)
+        if model is not None and (positions := model.shape.positions) is not None and positions < search.path_tokens
+    ]
+
+
+def _counted_remarks(job: Job) -> list[str]:
+    """Return a remark for each model whose parameters are not from a formula."""
+    return [
+        f"{model.name}: there is no formula for its model_type {model.shape.family}; its tensors and its KV cache were "
+        f"counted on the model itself, {model.shape.counted}"
+        for model in (job.policy, job.reward)
+        if model is not None and model.shape.counted
+    ]
 
 
 def _quantized_where_supported(job: Job, placement: Placement) -> Job:
@@ -169,6 +205,20 @@ def _server_remarks(job: Job, servers: Sequence[Server]) -> list[str]:
             "refuses to start where less than its share is free; an embedder is loaded after them"
         )
     return remarks
+
+
+def _learner_remarks(job: Job, placement: Placement, plan: Plan) -> list[str]:
+    """Return when the learner has to be loaded where it shares a device with servers."""
+    if job.update is None or not plan.servers:
+        return []
+    device = next(device for device in plan.devices if device.device == placement.policy)
+    kinds = ("learner weights", "learner CUDA context", "LoRA weights", "optimizer state")
+    size = format_bytes(sum(line.bytes for line in device.phases[0].lines if line.holder in kinds))
+    return [
+        f"load the learner with its optimizer state ({size} on {placement.policy.name}) before SGLang starts there: "
+        f"its fraction is of what is free when it starts, and it would take the learner's memory, too; vLLM may start "
+        f"before or after it"
+    ]
 
 
 def _budget_faults(job: Job, placement: Placement) -> tuple[BudgetFault, ...]:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from palmette.memory.tracker import GRADIENTS, TEMPORARY
-from palmette.planner.find_shape import find_config
 from palmette.planner.job import Job, UpdateNeeds
+from palmette.planner.models.find_shape import find_config
 from palmette.planner.run_plan import devices_of, job_of
 from palmette.settings import LORA_TARGETS, Config
 from palmette.train.fake_update import UpdateShape, predict_update

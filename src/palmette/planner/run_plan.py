@@ -8,9 +8,9 @@ from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
 from palmette.planner.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
-from palmette.planner.find_shape import adapter_bytes, find_shape
 from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import Plan
+from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
 from palmette.planner.servers import ENGINES
 from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
@@ -29,7 +29,9 @@ def devices_of(config: Config) -> tuple[Device, ...]:
     return detect_devices() if config.memory.devices is None else parse_devices(config.memory.devices)
 
 
-def job_of(config: Config, *, train: bool = False, served: bool = True, server: str = "sglang") -> Job:
+def job_of(
+    config: Config, *, train: bool = False, served: bool = True, server: str = "sglang", may_build: bool = True
+) -> Job:
     """Return the job of a search with this config, or of training with it.
 
     A served model is planned in the dtype that its weights were published in, unless the config names another. Raises
@@ -58,8 +60,8 @@ def job_of(config: Config, *, train: bool = False, served: bool = True, server: 
         kv_holds=memory.kv_holds,
     )
     return Job(
-        policy=_model(config.policy, served),
-        reward=None if config.reward.model is None else _model(config.reward, served),
+        policy=_model(config.policy, served, may_build),
+        reward=None if config.reward.model is None else _model(config.reward, served, may_build),
         embedder=_embedder(config),
         search=search,
         update=_update(config) if train else None,
@@ -136,7 +138,7 @@ def _job_of_search(config: Config) -> Job:
     An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
     prompts are: once the prompts are tokenized, the search itself compares it with the longest.
     """
-    job = job_of(config, served=False)
+    job = job_of(config, served=False, may_build=False)
     budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
     tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
     is_hopeless = any(count <= job.search.first_step_tokens for count in tokens)
@@ -167,14 +169,14 @@ def planned_memory(config: Config) -> PlannedMemory:
     return PlannedMemory(planned, None if config.memory.devices is None else device.peak.limit_bytes)
 
 
-def _model(settings: PolicySettings | RewardSettings, served: bool) -> Model:
+def _model(settings: PolicySettings | RewardSettings, served: bool, may_build: bool) -> Model:
     assert settings.model is not None
     if registry.is_own("backend", settings.model) and isinstance(settings, PolicySettings):
         raise ConfigError(
             f"policy.model {registry.lasting(settings.model)} is a backend of your own: what it holds is not known. "
             f"Plan with the model that it runs in its place"
         )
-    shape = find_shape(settings.model)
+    shape = find_shape(settings.model, may_build=may_build)
     dtype = settings.dtype if not served or "dtype" in settings.model_fields_set else shape.dtype
     return Model(settings.model, shape, dtype, settings.device, adapter_bytes(settings.adapter), settings.quantize)
 

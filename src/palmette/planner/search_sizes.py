@@ -13,7 +13,8 @@ from palmette.engine.limits import (
 )
 from palmette.planner.job import Model, SearchNeeds
 from palmette.planner.lines import Line
-from palmette.planner.shape import FLOAT_BYTES, quantized_pass_bytes
+from palmette.planner.models.quantized import quantized_pass_bytes
+from palmette.planner.models.shape import FLOAT_BYTES
 from palmette.units import count_of
 
 PROCESS_BYTES = 436 * 2**20

@@ -14,13 +14,16 @@ from palmette.planner.search_sizes import (
 )
 from palmette.planner.servers import (
     ENGINES,
+    KV_BLOCK_TOKENS,
     POLICY_FRACTION,
     REWARD_FRACTION,
     REWARD_FRACTION_WITH_EMBEDDER,
     ServerShare,
+    context_length,
     least_server_bytes,
     make_server,
     one_question_fractions,
+    prefill_tokens,
     served_lines,
     server_share,
 )
@@ -52,7 +55,7 @@ def allocate_served(
         policy_bytes = 0
         if device == placement.policy:
             wanted = one_question_fractions(job.reward, device, job.search, total(allocations[device].resident))
-            policy_bytes = least_server_bytes(job.policy, device, _least_kv_bytes(job, "policy", job.policy))
+            policy_bytes = least_server_bytes(job.policy, device, _least_kv_bytes(job, "policy", job.policy, device))
         share = _server_share(job, "reward", job.reward, allocations[device], total(later) + policy_bytes, wanted)
         servers.append(_allocate_server(job, "reward", job.reward, allocations[device], share, 1))
         if later and device != placement.policy:
@@ -94,7 +97,7 @@ def _server_share(
 ) -> ServerShare:
     """Return a server's fractions, which leave out what is on its device before it and what has to fit after it."""
     return server_share(
-        model, allocation.device, wanted=wanted, least_kv_bytes=_least_kv_bytes(job, role, model),
+        model, allocation.device, wanted=wanted, least_kv_bytes=_least_kv_bytes(job, role, model, allocation.device),
         limit_bytes=allocation.device.limit_bytes(job.inference_share) or 0,
         before_bytes=total(allocation.resident), after_bytes=later_bytes + allocation.largest_phase_bytes(),
     )  # fmt: skip
@@ -104,7 +107,7 @@ def _allocate_server(
     job: Job, role: str, model: Model, allocation: DeviceAllocation, share: ServerShare, order: int
 ) -> Server:
     """Allocate a server with the KV that its fraction leaves, even where that is less than it needs."""
-    search, least = job.search, _least_kv_bytes(job, role, model)
+    search, least = job.search, _least_kv_bytes(job, role, model, allocation.device)
     kv_bytes, token = max(0, share.kv_bytes[job.server]), model.kv_token_bytes
     note = kv_note(kv_bytes // token, search)
     if kv_bytes < least:
@@ -115,10 +118,16 @@ def _allocate_server(
     return make_server(role, model, allocation.device, share, order, search, least // token)
 
 
-def _least_kv_bytes(job: Job, role: str, model: Model) -> int:
-    """Return the least bytes of KV that a server works with."""
+def _least_kv_bytes(job: Job, role: str, model: Model, device: Device) -> int:
+    """Return the least bytes of KV that a server works with: one path, in whole blocks, or what the settings demand.
+
+    vLLM refuses to start where its KV cache does not hold one sequence of the longest length.
+    """
     search = job.search
-    if role == "policy" and search.kv_budget_bytes is not None:
-        return search.kv_budget_bytes
-    holds_all_branches = search.kv_holds == "width" and role == "policy"
-    return (search.unshared_tokens if holds_all_branches else search.path_tokens) * model.kv_token_bytes
+    tokens = -(-context_length(model, search) // KV_BLOCK_TOKENS) * KV_BLOCK_TOKENS
+    size = tokens * model.kv_token_bytes
+    if job.server == "vllm":  # SGLang shares its memory out by a fixed ratio: layers with a window are counted in full.
+        size = model.shape.kv_path_bytes(tokens, model.dtype, prefill_tokens(device))
+    if role == "policy" and search.kv_holds == "width":
+        size = max(size, search.unshared_tokens * model.kv_token_bytes)
+    return max(size, (search.kv_budget_bytes or 0) if role == "policy" else 0)

@@ -1,7 +1,8 @@
 """Memory fractions and start commands of SGLang and vLLM servers, each by its engine's own meaning of the fraction.
 
-vLLM takes a share of the device's total memory, whatever others hold of it. SGLang takes a share of what is free when
-it starts, for weights and KV together, and leaves the rest to activations: so the order of starts matters.
+vLLM takes a share of the device's total memory, whatever others hold of it, and starts only where that much is free.
+SGLang takes a share of what is free when it starts, for weights and KV together, and leaves the rest to activations: so
+the order of starts matters. Both measure what is free after their own CUDA context is there.
 """
 
 import math
@@ -21,6 +22,9 @@ REWARD_FRACTION = 0.90
 REWARD_FRACTION_WITH_EMBEDDER = 0.85
 PORTS = {"policy": 30000, "reward": 30020}
 """The ports that the ETS release uses."""
+
+KV_BLOCK_TOKENS = 16
+"""Tokens of one block of vLLM's KV cache on a GPU; SGLang's default page has one."""
 
 _GRAPH_SHARE = 0.01
 """CUDA graphs and workspaces, as a share of the device. Not measured here."""
@@ -77,20 +81,30 @@ def server_share(
     The wanted fraction is lowered, in steps of 0.01, until weights, KV, activations, context and neighbors are within
     the limit. It is raised only where the least KV does not fit into it but does fit into the limit.
     """
-    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    activations = activation_bytes(model, device)
     least = _fractions(model, device, model.weight_bytes + least_kv_bytes, before_bytes)
-    most_bytes = limit_bytes - before_bytes - after_bytes - beside
+    most_bytes = limit_bytes - before_bytes - after_bytes - CUDA_CONTEXT_BYTES - activations
     most = _fractions(model, device, most_bytes, before_bytes, round_down=True)
     fractions = {engine: min(most[engine], max(wanted[engine], least[engine])) for engine in ENGINES}
-    device_bytes = device.total_bytes or 0
-    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
+    # In hundredths, so that a product of floats cannot add a byte.
+    shares = {engine: round(100 * fraction) for engine, fraction in fractions.items()}
+    requested = -(-shares["vllm"] * (device.total_bytes or 0) // 100)
     return ServerShare(
         fractions,
         {
-            "sglang": int(fractions["sglang"] * free_at_start) - model.weight_bytes,
-            "vllm": int(fractions["vllm"] * device_bytes) - beside - model.weight_bytes,
+            "sglang": shares["sglang"] * free_at_start(device, before_bytes) // 100 - model.weight_bytes,
+            "vllm": requested - activations - model.weight_bytes,
         },
     )
+
+
+def free_at_start(device: Device, before_bytes: int) -> int:
+    """Return what a server finds free: not what others hold, nor what this run allocated before, nor its own context.
+
+    Others are processes that are no part of the run: on a detected device, what is not free of it now.
+    """
+    free = device.free_bytes if device.free_bytes is not None else device.total_bytes or 0
+    return max(0, free - before_bytes - CUDA_CONTEXT_BYTES)
 
 
 def _fractions(
@@ -98,18 +112,18 @@ def _fractions(
 ) -> dict[str, float]:
     """Return each engine's fraction for so many bytes of weights and KV, rounded to 0.01.
 
-    SGLang's is a share of what is free when it starts. vLLM's is a share of the whole device and also covers its CUDA
-    context and activations.
+    SGLang's is a share of what is free when it starts. vLLM's is a share of the whole device and also covers its
+    activations, but not its CUDA context.
     """
-    device_bytes = device.total_bytes or 0
-    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
-    free_at_start = device_bytes - before_bytes - CUDA_CONTEXT_BYTES
     shares = {
-        "sglang": static_bytes / free_at_start if free_at_start > 0 else 0.0,
-        "vllm": (static_bytes + beside) / device_bytes if device_bytes else 0.0,
+        "sglang": (static_bytes, free_at_start(device, before_bytes)),
+        "vllm": (static_bytes + activation_bytes(model, device), device.total_bytes or 0),
     }
-    rounded = math.floor if round_down else math.ceil
-    return {engine: max(0.0, rounded(round(share * 100, 6)) / 100) for engine, share in shares.items()}
+    up = 0 if round_down else 1
+    return {
+        engine: max(0, (100 * part - up) // whole + up) / 100 if whole > 0 else 0.0
+        for engine, (part, whole) in shares.items()
+    }
 
 
 def make_server(
@@ -118,7 +132,7 @@ def make_server(
     """Return how to start the server of one model on one device; `order` is its place among the servers."""
     index = device.name.partition(":")[2] or "0"
     environment = f"CUDA_VISIBLE_DEVICES={index}"
-    name, port, length = shlex.quote(model.name), PORTS[role], _context_length(model, search)
+    name, port, length = shlex.quote(model.name), PORTS[role], context_length(model, search)
     is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
     sglang = [
         environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
@@ -151,6 +165,6 @@ def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line
     ]  # fmt: skip
 
 
-def _context_length(model: Model, search: SearchNeeds) -> int:
+def context_length(model: Model, search: SearchNeeds) -> int:
     """Return the longest sequence that a server is asked for, at most what the model supports."""
     return min(search.path_tokens, model.shape.positions or search.path_tokens)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from palmette.planner.job import Model, UpdateNeeds
 from palmette.planner.lines import Line, total
-from palmette.planner.shape import DTYPE_BYTES, FLOAT_BYTES
+from palmette.planner.models.shape import DTYPE_BYTES, FLOAT_BYTES
 from palmette.train.limits import BLOCK_BYTES, CHUNK_BYTES
 from palmette.units import count_of
 

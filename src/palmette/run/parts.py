@@ -8,7 +8,7 @@ from typing import Any
 
 from palmette import registry
 from palmette.backends.backend import Backend
-from palmette.errors import BackendError, BudgetError, ConfigError, PalmetteError
+from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
@@ -122,17 +122,18 @@ class Askable:
 def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer | None = None) -> Askable:
     """Return the questions that policy and reward model can be given; called before the first one is asked.
 
-    Raises ConfigError or BackendError for one that cannot be asked: with `task.unaskable` refuse for the first, with
-    skip only if no question is left. Raises BudgetError where the KV budget is too small for the longest prompt.
+    Raises ConfigError for one that cannot be asked: with `task.unaskable` refuse for the first, with skip only if no
+    question is left. Raises BackendError where a model's template or a part fails, BudgetError where the KV budget is
+    too small for the longest prompt.
     """
     asked: list[Question] = []
-    refused: list[PalmetteError] = []
+    refused: list[ConfigError] = []
     longest = 0
     for question in task.questions:
         try:
             longest = max(longest, _prompt_tokens(question, config.search, backend, scorer))
             asked.append(question)
-        except (ConfigError, BackendError) as error:
+        except ConfigError as error:
             refused.append(error)
             if config.task.unaskable == "refuse":
                 raise
@@ -143,7 +144,7 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
 
 
 def _prompt_tokens(question: Question, search: SearchSettings, backend: Backend, scorer: Scorer | None) -> int:
-    """Return how many tokens a question's prompt has. Raises ConfigError or BackendError if it cannot be asked."""
+    """Return how many tokens a question's prompt has. Raises ConfigError, with its id, if it cannot be asked."""
     name = one_line(question.id, 80)
     with _naming(f"question {name} cannot be put to the policy"):
         tokens = len(prompt_of(backend, question))
@@ -163,8 +164,8 @@ def _naming(place: str) -> Iterator[None]:
     """Put `place` before the message of an error about a question."""
     try:
         yield
-    except (ConfigError, BackendError) as error:
-        raise type(error)(f"{place}: {error}, or set task.unaskable to skip") from error
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}, or set task.unaskable to skip") from error
 
 
 def _check_length(question: str, prompt_tokens: int, total_tokens: int, limit: int | None) -> None:

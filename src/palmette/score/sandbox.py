@@ -104,7 +104,9 @@ class _Worker:
     def _expect_silence(self) -> None:
         """Raise WorkerDiedError if the worker has written a byte, or has ended."""
         assert self.process.stdout is not None
-        if select.select([self.process.stdout], [], [], 0)[0]:
+        heard = select.poll()  # not select(), which takes no descriptor above 1023
+        heard.register(self.process.stdout, select.POLLIN)
+        if heard.poll(0):
             raise WorkerDiedError
 
     def _write(self, data: bytes) -> None:

@@ -44,7 +44,7 @@ def main(module: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
     sys.stdout = sys.stderr = io.StringIO()  # what a library prints must not mix with the replies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes stdin
-    limits.limit_memory()
+    limits.limit_worker()
     try:
         checks = importlib.import_module(module)
         prepare = checks.load()
@@ -139,7 +139,7 @@ def _be_child(check: Check, told: int, worker: int, seconds: float) -> None:
     """Go behind the walls, run the check, write its outcome, end. Does not return."""
     try:
         os.dup2(told, _VERDICT_PIPE)
-        os.closerange(_VERDICT_PIPE + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(_VERDICT_PIPE + 1, limits.OPEN_FILES)
         limits.limit_check(seconds)
         with contextlib.suppress(OSError):  # told in the first reply
             kernel.die_with_parent(signal.SIGKILL)

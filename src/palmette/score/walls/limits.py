@@ -4,12 +4,17 @@ import math
 import resource
 
 MEMORY_BYTES = 2 * 2**30
-_OPEN_FILES = 64
+OPEN_FILES = 64
+"""No descriptor of the worker or of a check has this number or a higher one."""
 
 
-def limit_memory() -> None:
-    """Limit the address space, so that a huge power raises MemoryError instead of using up the machine's memory."""
+def limit_worker() -> None:
+    """Limit the address space, so that a huge power raises MemoryError instead of using up the machine's memory.
+
+    And the open files, of which imports need a few at a time.
+    """
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
 
 
 def limit_check(seconds: float) -> None:
@@ -17,7 +22,6 @@ def limit_check(seconds: float) -> None:
     _limit(resource.RLIMIT_CPU, math.ceil(seconds) + 1)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_NPROC, 0)  # not counted for root
 
 

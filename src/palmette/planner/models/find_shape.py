@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import ConfigError
-from palmette.planner.shape import ModelShape, read_shape
+from palmette.planner.models.on_meta import count_on_meta
+from palmette.planner.models.shape import ModelShape, UnknownFamilyError, read_shape
 from palmette.zoo.catalog import ENTRIES
 from palmette.zoo.folder import read_json
 from palmette.zoo.names import is_plausible_hub_id, likely_meant
@@ -17,7 +18,7 @@ from palmette.zoo.names import is_plausible_hub_id, likely_meant
 @cache
 def known_configs() -> dict[str, dict[str, Any]]:
     """Return the config values of public models by lowercase hub id; a fine-tune has those of its base model."""
-    entries = json.loads(files("palmette.planner").joinpath("known.json").read_text(encoding="utf-8"))
+    entries = json.loads(files("palmette.planner.models").joinpath("known.json").read_text(encoding="utf-8"))
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
         values = {key: value for key, value in entry.items() if key != "names"}
@@ -36,12 +37,19 @@ def known_config(name: str) -> dict[str, Any] | None:
     return next((values for full, values in configs.items() if full.partition("/")[2] == wanted), None)
 
 
-def find_shape(name: str, *, as_encoder: bool = False) -> ModelShape:
+def find_shape(name: str, *, as_encoder: bool = False, may_build: bool = True) -> ModelShape:
     """Return the shape of a zoo model, a local folder, a model in the hub's cache, or a well-known public model.
 
-    Raises ConfigError for a name that is none of these, BackendError for a family whose sizes are not known.
+    A family that is not declared is counted by transformers, in a process of its own, if `may_build`. Raises
+    ConfigError for a name that is none of these, BackendError for a model whose sizes cannot be found.
     """
-    return read_shape(name, find_config(name), as_encoder=as_encoder)
+    values = find_config(name)
+    try:
+        return read_shape(name, values, as_encoder=as_encoder)
+    except UnknownFamilyError:
+        if not may_build or as_encoder:
+            raise
+    return count_on_meta(name, values)
 
 
 def find_config(name: str) -> dict[str, Any]:
