@@ -3,8 +3,8 @@
 git worktree add ../before COMMIT
 python -m benchmarks.same_trees --before ../before/src
 
-The order between questions may differ. Log-probabilities may differ by one in their last recorded digit, which depends on
-what else was in the batch; everything else has to be the same.
+The order between questions may differ. Log-probabilities may differ by one in their last recorded digit, which depends
+on what else was in the batch; everything else has to be the same.
 """
 
 import argparse

@@ -116,7 +116,7 @@ def test_scores_wave_by_wave_equal_those_of_a_scorer_that_remembers_nothing(
         paths = [candidate.steps for candidate in grown if not candidate.finished][:6]
 
 
-def test_only_new_tokens_are_computed_and_only_the_last_wave_is_kept(
+def test_only_new_tokens_are_computed_and_the_last_wave_of_each_question_is_kept_until_it_is_forgotten(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = PrmScorer(reward, tokenizer, batch_rows=16)
