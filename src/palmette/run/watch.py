@@ -11,9 +11,11 @@ from palmette.memory.device import DeviceMemory, read_device
 from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
 from palmette.memory.meter import Meter
 from palmette.memory.oom import CacheFull, TellsCacheFull
+from palmette.run.occupancy import OccupancyBins
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Embedder, Scorer
 from palmette.settings import MemorySettings
+from palmette.strategy import Children, Frontier, Strategy, Use
 from palmette.units import parse_bytes
 
 TICKS_PER_CHECK = 32
@@ -36,6 +38,7 @@ class Watch:
     ) -> None:
         self._meter = meter
         self._settings = settings
+        self.occupancy = OccupancyBins()
         parts: tuple[object, ...] = (backend, scorer)
         self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
         self._cache_full: dict[str, CacheFull] = {}
@@ -49,15 +52,18 @@ class Watch:
 
     def embedder(self, embedder: Embedder) -> GuardedEmbedder:
         """Return the embedder under its own guard."""
-        return GuardedEmbedder(
-            embedder, self._run_pieces("embedding", "text", "embed"), partial(self._meter.phase, "embed")
-        )
+        phase = partial(self._phase, "embed", "embedder", embedder)
+        return GuardedEmbedder(embedder, self._run_pieces("embedding", "text", "embed"), phase)
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """Return the strategy, its time counted."""
+        return _WatchedStrategy(strategy, self.occupancy)
 
     @contextmanager
     def _phase(self, name: str, role: str, part: object) -> Iterator[None]:
-        """Meter a phase. A cache that could not grow in it is told like work that did not fit."""
+        """Meter a phase, its memory and its time. A cache that could not grow is told like work that did not fit."""
         try:
-            with self._meter.phase(name):
+            with self._meter.phase(name), self.occupancy.during(role):
                 yield
         finally:
             cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
@@ -82,6 +88,35 @@ class Watch:
     def _give_up_caches(self) -> bool:
         given_up = [part.give_up_cache() for part in self._caches]
         return any(given_up)
+
+
+class _WatchedStrategy(Strategy):
+    """A strategy that asks another one and counts the time."""
+
+    def __init__(self, strategy: Strategy, occupancy: OccupancyBins) -> None:
+        super().__init__(strategy.settings, width=strategy.width, first_step_tokens=strategy.first_step_tokens)
+        self._strategy = strategy
+        self._occupancy = occupancy
+
+    @property
+    def name(self) -> str:
+        """The name of the other one."""
+        return self._strategy.name
+
+    @property
+    def uses(self) -> frozenset[Use]:
+        """What the other one uses."""
+        return self._strategy.uses
+
+    @property
+    def independent(self) -> bool:
+        """Whether the other one is."""
+        return self._strategy.independent
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Return what the other one returns."""
+        with self._occupancy.during("strategy"):
+            return self._strategy.allocate(frontier, width, room)
 
 
 def _retry(cache: str, cache_full: CacheFull, now: DeviceMemory) -> OomRetry:
