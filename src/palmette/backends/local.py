@@ -120,7 +120,6 @@ class LocalBackend:
         """
         for expansion in expansions:
             self._check_length(expansion)
-        self.tree.look_at_weights()
         parents = {(each.question, each.parent, each.prefix): each for each in expansions}
         nodes = {key: self._parent(expansion) for key, expansion in parents.items()}
         rows = [_Row(nodes[each.question, each.parent, each.prefix], each) for each in expansions]
@@ -133,6 +132,7 @@ class LocalBackend:
 
     def finished_in_pieces(self, run_pieces: RunPieces) -> list[tuple[Expansion, Step]]:
         """Tick until a step is done, each tick in pieces of its lanes; see `FinishesInPieces`."""
+        self.tree.look_at_weights()
         ended: list[Row[Ending]] = []
         with as_backend_error(self._name):
             while self._rows and not ended:

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from palmette.backends.backend import Backend, Expansion
+from palmette.backends.backend import Backend, Expansion, Step
 from palmette.backends.blocking import as_started
 from palmette.errors import ConfigError
 from palmette.score.scorer import Candidate, Scorer
@@ -55,11 +55,14 @@ def search(
             if not growing:
                 return
             while not (ready := [growth for growth in growing.values() if growth.wave_is_complete()]):
+                following: list[Expansion] = []
                 for expansion, step in flight.finished():
                     growth = growing[expansion.question]
                     growth.steps[_handle(expansion)] = step
                     if is_independent:
-                        _go_on(growth, flight, expansion, next_of_branch(growth, expansion, step, limits, seed), limits)
+                        following += _go_on(growth, flight, expansion, step, limits, seed)
+                if following:
+                    flight.start(following)
             added = [_add_wave(growth) for growth in ready]
             if scorer is not None:
                 _score(ready, added, scorer)
@@ -105,15 +108,16 @@ def _ask(growth: Growth, flight: Flight, expansions: Sequence[Expansion]) -> Non
         flight.start(expansions)
 
 
-def _go_on(growth: Growth, flight: Flight, done: Expansion, following: Expansion | None, limits: Limits) -> None:
-    """Start the next step of a branch that grows by itself; if it has ended, release its nodes."""
+def _go_on(growth: Growth, flight: Flight, done: Expansion, step: Step, limits: Limits, seed: int) -> list[Expansion]:
+    """Return what to ask for next on a branch that grows by itself; if it has ended, release its nodes."""
+    following = next_of_branch(growth, done, step, limits, seed)
     if following is not None:
         growth.cached.add(_handle(following))
-        flight.start([following])
-        return
+        return [following]
     ended = handles_of_branch(_handle(done), limits)
     growth.cached.difference_update(ended)
     flight.release(growth.question, ended)
+    return []
 
 
 def _handle(expansion: Expansion) -> int:
