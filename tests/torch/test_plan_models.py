@@ -7,6 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from palmette.engine.tree_model import TreeModel
+from palmette.errors import BackendError
 from palmette.planner.models.families import FAMILIES
 from palmette.planner.models.heads import head_tensors
 from palmette.planner.models.shape import read_shape, tower_tensors
@@ -140,6 +142,17 @@ def test_a_family_s_kv_cache_is_transformers_own_layer_by_layer(family: str) -> 
     found = cached(config)
     decoder = read_decoder(FAMILIES[family], config.to_dict(), class_defaults()[family])
     assert decoder.kv == found
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_the_engine_runs_the_families_that_say_so(family: str) -> None:
+    torch.manual_seed(0)
+    tree = TreeModel(AutoModelForCausalLM.from_config(small(family)).eval())
+    if FAMILIES[family].in_process:
+        tree.check()
+    else:
+        with pytest.raises(BackendError):
+            tree.check()
 
 
 def test_at_least_forty_architectures_are_declared() -> None:

@@ -224,3 +224,23 @@ def test_a_child_ends_with_its_worker() -> None:
         worker.close()
     while processes() > before:
         os.sched_yield()
+
+
+def test_a_worker_whose_caller_is_gone_ends_in_the_middle_of_a_check() -> None:
+    """A caller that is killed closes its end of the pipe and stops nothing."""
+    before = processes()
+    worker = _Worker("tests.hostile_check", "")
+    request = {"answer": "time.sleep(10**6)", "place": "", "port": 0, "seconds": 10**6}
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(worker.ask, request, 10**6)
+            while processes() < before + 2:
+                os.sched_yield()
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()
+            worker.process.wait(PATIENT)
+            assert asked.result() == "timed_out"  # This caller still listens; a killed one would not.
+    finally:
+        worker.close()
+    while processes() > before:
+        os.sched_yield()

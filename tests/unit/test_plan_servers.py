@@ -4,7 +4,7 @@ import json
 import math
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from palmette.config import load_config
 from palmette.planner.devices import Device
 from palmette.planner.job import Job, Model
 from palmette.planner.lines import Plan
-from palmette.planner.models.find_shape import known_config
+from palmette.planner.models.find_shape import find_shape, known_config
+from palmette.planner.models.shard import can_shard, shard
 from palmette.planner.plan import plan_job
 from palmette.planner.run_plan import job_of, plan_run
+from palmette.planner.runnable import run_remarks
 from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
-from palmette.planner.servers import activation_bytes
+from palmette.planner.servers import activation_bytes, context_bytes
 
 GIB = 2**30
 POLICIES = ["Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-1.5B", "meta-llama/Llama-3.1-8B", "google/gemma-2-9b", "microsoft/phi-4"]
@@ -178,3 +180,95 @@ def test_vllm_needs_less_kv_for_layers_that_see_a_window_only() -> None:
         plan = plan_run(load_config(None, {**settings, "memory.devices": "1x24GiB"}), server=engine)[1]
         line = next(line for line in plan.devices[0].phases[0].lines if line.kind == "kv")
         assert line.needed_bytes == tokens * 12 * 1024 * 2
+
+
+LLAMA_70B = {"policy.model": "meta-llama/Llama-3.3-70B-Instruct", "reward.model": None}
+
+
+def test_a_policy_that_fits_no_gpu_is_cut_for_as_few_as_it_fits() -> None:
+    plan = plan_run(load_config(None, {**LLAMA_70B, "memory.devices": "4x80GiB"}))[1]
+    assert plan.fits
+    server = plan.servers[0]
+    assert server.commands["sglang"].endswith(" --tp-size 2")
+    assert server.commands["vllm"].endswith(" --tensor-parallel-size 2")
+    assert server.commands["vllm"].startswith("CUDA_VISIBLE_DEVICES=0,1 ") and server.device == "cuda:0, cuda:1"
+    assert [device.roles for device in plan.devices] == [("policy",), ("policy",)]
+    lines = [{line.holder: line.bytes for line in device.phases[0].lines} for device in plan.devices]
+    # All matrices, embeddings and the head are halved, norms are not.
+    norms = (80 * 2 + 1) * 8192
+    assert lines[0] == lines[1]
+    assert lines[0]["policy weights"] == 2 * ((70_553_706_496 - norms) // 2 + norms)
+    token = 2 * 80 * 4 * 128 * 2  # Four of eight key heads.
+    assert server.kv_tokens["sglang"] == lines[0]["policy KV"] // token
+    assert any(rule.id == "tensor-parallel" for rule in plan.rules)
+    smaller = plan_run(load_config(None, {**LLAMA_70B, "memory.devices": "4x48GiB"}))[1]
+    assert "--tp-size 4" in smaller.servers[0].commands["sglang"]
+
+
+def test_policy_and_reward_model_are_cut_for_gpus_of_their_own() -> None:
+    settings = {**LLAMA_70B, "reward.model": "Qwen/Qwen2.5-Math-PRM-72B", "search.strategy": "rebase"}
+    plan = plan_run(load_config(None, {**settings, "memory.devices": "4x80GiB"}))[1]
+    assert plan.fits
+    assert {own.role: own.device for own in plan.servers} == {"policy": "cuda:0, cuda:1", "reward": "cuda:2, cuda:3"}
+    assert all("--tp-size 2" in own.commands["sglang"] for own in plan.servers)
+    few = plan_run(load_config(None, {**settings, "memory.devices": "3x80GiB"}))[1]
+    assert not few.fits
+
+
+def test_key_heads_are_not_cut_below_one_and_latent_caches_not_at_all() -> None:
+    few = find_shape("Qwen/Qwen3-30B-A3B")  # Four key heads.
+    assert can_shard(few, 8) and not can_shard(find_shape("Qwen/Qwen2.5-7B"), 8)  # 28 heads.
+    assert shard(few, 8).kv_bytes_per_token("bfloat16") == few.kv_bytes_per_token("bfloat16") // 4
+    keys = [own for own in shard(few, 8).linear if own.name.endswith("k_proj")]
+    assert [(own.inputs, own.outputs) for own in keys] == [(2048, 128)]
+    latent = find_shape("deepseek-ai/DeepSeek-V2-Lite")
+    assert shard(latent, 4).kv_bytes_per_token("bfloat16") == latent.kv_bytes_per_token("bfloat16")
+    for shape in (few, latent):
+        assert shape.parameters / 4 < shard(shape, 4).parameters < shape.parameters / 4 * 1.1
+    fp8 = find_shape("deepseek-ai/DeepSeek-V3")  # Experts of 2,048: blocks of 128 divide by 16.
+    assert can_shard(fp8, 16) and shard(fp8, 16).weight_bytes("bfloat16") < fp8.weight_bytes("bfloat16") / 14
+
+
+def test_a_gpu_that_others_use_is_not_grouped_with_a_free_one() -> None:
+    job = job_of(load_config(None, {**LLAMA_70B, "memory.devices": "4x80GiB"}))
+    free = [80, 20, 80, 75]
+    plan = plan_job(job, [Device(f"cuda:{at}", "cuda", 80 * GIB, gib * GIB) for at, gib in enumerate(free)])
+    assert plan.fits and plan.servers[0].device == "cuda:0, cuda:2"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_cut_model_starts_by_the_servers_rules_on_every_gpu(engine: str) -> None:
+    job = job_of(load_config(None, {**LLAMA_70B, "memory.devices": "4x80GiB"}), server=engine)
+    for free in range(60, 81):
+        devices = [Device(f"cuda:{at}", "cuda", 80 * GIB, free * GIB) for at in range(4)]
+        plan = plan_job(job, devices)
+        if not plan.fits:
+            continue
+        model = replace(job.policy, shards=len(plan.servers[0].device.split(", "))).sharded()
+        card = Card(80 * GIB, (80 - free) * GIB + context_bytes(model) - CUDA_CONTEXT_BYTES)
+        tokens = start(plan.servers[0].commands[engine], card, model, activation_bytes(model, devices[0]))
+        assert abs(tokens - plan.servers[0].kv_tokens[engine]) <= 1
+
+
+def test_a_plan_says_of_each_role_whether_palmette_runs_it_today() -> None:
+    settings = {
+        "policy.model": "Qwen/Qwen2.5-7B",
+        "reward.model": "Qwen/Qwen2.5-Math-PRM-7B",
+        "search.strategy": "rebase",
+    }
+    job, plan = plan_run(load_config(None, {**settings, "memory.devices": "2x80GiB"}))
+    policy, reward = (remark for remark in plan.remarks if remark.startswith("palmette runs the"))
+    assert policy == (
+        "palmette runs the policy Qwen/Qwen2.5-7B inside one process: yes, in float32 (policy.dtype); by servers: "
+        "not yet, the commands start servers in bfloat16 for clients of your own"
+    )
+    assert "no, Qwen2ForProcessRewardModel is no class of transformers" in reward
+    assert run_remarks(job, ["vllm"])[0].endswith("by servers: yes, with vllm in bfloat16")
+    others = {
+        "openai/gpt-oss-20b": "no, its weights are stored in mxfp4",
+        "deepseek-ai/DeepSeek-V2-Lite": "no, the engine does not run a deepseek_v2",
+        "Qwen/Qwen2.5-VL-7B-Instruct": "no, it is not a language model alone",
+    }
+    for name, said in others.items():
+        config = load_config(None, {"policy.model": name, "reward.model": None, "memory.devices": "1x80GiB"})
+        assert any(said in remark for remark in plan_run(config)[1].remarks)

@@ -1,10 +1,11 @@
 """What a plan is asked for, as values: the models, how wide a search is, how large an update."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from palmette.planner.models.quantized import quantized_bytes
 from palmette.planner.models.shape import DTYPE_BYTES, ModelShape
+from palmette.planner.models.shard import shard
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,13 @@ class Model:
     adapter_bytes: int = 0
     quantize: str = "none"
     """What linear layers are quantized to where the model runs inside this process on a CPU."""
+
+    shards: int = 1
+    """GPUs that a server cuts the model for."""
+
+    def sharded(self) -> "Model":
+        """Return the model with the shape of what one GPU holds of it."""
+        return self if self.shards == 1 else replace(self, shape=shard(self.shape, self.shards))
 
     @property
     def weight_bytes(self) -> int:

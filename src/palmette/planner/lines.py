@@ -218,3 +218,11 @@ class DeviceAllocation:
         freed = [line for lines in others for line in lines]
         kept = HEAP_SHARE * total(line for line in freed if line.kind == "logits")
         return math.ceil((resident_bytes + total(self.by_phase.get(phase, []))) * MARGIN_SHARE + kept)
+
+
+class Allocations(dict[Device, DeviceAllocation]):
+    """What is allocated on each device; a device that was not asked for before has an empty allocation."""
+
+    def __missing__(self, device: Device) -> DeviceAllocation:
+        self[device] = DeviceAllocation(device)
+        return self[device]

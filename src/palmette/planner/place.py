@@ -1,7 +1,7 @@
 """Which role runs on which device, by rules that each state their reason and their source."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from palmette.errors import ConfigError
 from palmette.planner.devices import Device, host_of
@@ -38,6 +38,10 @@ RULES = {
         "add up; servers each keep theirs",
         HOUSE,
     ),
+    "tensor-parallel": Rule(
+        "weights and one path's KV do not fit one of them; each holds a share of every matrix and of the key heads",
+        HOUSE,
+    ),
     "inference-share": Rule("forward passes repeat their sizes; the rest is for what no formula counts", HOUSE),
     "training-share": Rule(
         "backward passes allocate in sizes that repeat less, so more of a heap is lost to gaps", HOUSE
@@ -65,11 +69,17 @@ class Placement:
     embedder: Device | None
     host: Device
     rules: tuple[AppliedRule, ...]
+    groups: dict[str, tuple[Device, ...]] = field(default_factory=dict)
+    """All devices of a role whose model is cut for several of them."""
+
+    def devices_of(self, role: str) -> tuple[Device, ...]:
+        """Return the devices of a role: one, several where its model is cut, or none."""
+        own = {"policy": self.policy, "reward": self.reward, "embedder": self.embedder}[role]
+        return self.groups.get(role, () if own is None else (own,))
 
     def roles_on(self, device: Device) -> tuple[str, ...]:
         """Return the roles that run on a device."""
-        devices = {"policy": self.policy, "reward": self.reward, "embedder": self.embedder}
-        return tuple(role for role, own in devices.items() if own == device)
+        return tuple(role for role in ("policy", "reward", "embedder") if device in self.devices_of(role))
 
 
 def place(job: Job, devices: Sequence[Device]) -> Placement:
@@ -84,9 +94,15 @@ def place(job: Job, devices: Sequence[Device]) -> Placement:
     policy = _named_device(job.policy.device, "policy.device", gpus, host)
     if policy is None:
         policy = next((gpu for gpu in gpus if gpu != reward_named), gpus[0] if gpus else host)
+    groups = {"policy": _group(policy, job.policy.shards, gpus, (reward_named,))} if job.policy.shards > 1 else {}
+    taken = groups.get("policy", (policy,))
     reward = None
     if job.reward is not None:
-        reward = reward_named or next((gpu for gpu in gpus if gpu != policy), gpus[0] if gpus else host)
+        reward = reward_named or next((gpu for gpu in gpus if gpu not in taken), gpus[0] if gpus else host)
+        if job.reward.shards > 1:
+            groups["reward"] = _group(reward, job.reward.shards, gpus, taken)
+        if groups and reward in taken:
+            raise ConfigError(f"reward.device {reward.name} is one of the devices that the policy is cut for")
         if reward == policy:
             rules.append(apply_rule("share-by-phase", f"all roles share {policy}"))
         else:
@@ -96,7 +112,30 @@ def place(job: Job, devices: Sequence[Device]) -> Placement:
         rules.append(apply_rule("no-embedder", "no embedder is loaded"))
     else:
         embedder = _embedder_device(job, reward or policy, gpus, host, rules)
-    return Placement(policy, reward, embedder, host, tuple(rules))
+    for role, devices in groups.items():
+        named = ", ".join(device.name for device in devices)
+        rules.append(apply_rule("tensor-parallel", f"{role} cut for {len(devices)} devices: {named}"))
+    return Placement(policy, reward, embedder, host, tuple(rules), groups)
+
+
+def _group(first: Device, count: int, gpus: list[Device], taken: Sequence[Device | None]) -> tuple[Device, ...]:
+    """Return so many GPUs of one size with about as much free, the first one among them.
+
+    SGLang refuses to start where one of them has a tenth less free than another. Raises ConfigError where there are
+    not enough.
+    """
+    others = [
+        gpu for gpu in gpus
+        if gpu.total_bytes == first.total_bytes and gpu != first and gpu not in taken
+        and 0.9 * _free(first) <= _free(gpu) <= _free(first) / 0.9
+    ]  # fmt: skip
+    if first.kind != "cuda" or first in taken or len(others) < count - 1:
+        raise ConfigError(f"there are not {count} GPUs like {first.name} to cut a model for")
+    return (first, *others[: count - 1])
+
+
+def _free(device: Device) -> int:
+    return device.free_bytes if device.free_bytes is not None else device.total_bytes or 0
 
 
 def _embedder_device(

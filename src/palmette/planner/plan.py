@@ -1,14 +1,17 @@
 """From a job and its devices to what each device holds in each phase. Pure: nothing is read, nothing is loaded."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from palmette.errors import ConfigError
 from palmette.planner.devices import Device
 from palmette.planner.in_process import allocate_in_process
-from palmette.planner.job import Job
+from palmette.planner.job import Job, Model
 from palmette.planner.lines import (
     HEAP_SHARE,
     MARGIN_SHARE,
+    Allocations,
     AppliedRule,
     BudgetFault,
     DeviceAllocation,
@@ -19,6 +22,7 @@ from palmette.planner.lines import (
     Server,
     total,
 )
+from palmette.planner.models.shard import can_shard
 from palmette.planner.place import Placement, apply_rule, place
 from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
 from palmette.planner.served import allocate_served
@@ -26,35 +30,74 @@ from palmette.planner.servers import ENGINES
 from palmette.planner.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
 from palmette.units import count_of, format_bytes
 
+_SHARDS = (1, 2, 4, 8, 16)
+
 
 def plan_job(job: Job, devices: Sequence[Device]) -> Plan:
     """Return the plan of a job; `Plan.fits` says whether it can be carried out.
 
-    Raises ConfigError where a setting names a device that is not there, or puts the embedder on another device than
-    the reward model.
+    Where a served model fits no single GPU, it is cut for two of them, or four, ...: the fewest that it fits. Raises
+    ConfigError where a setting names a device that is not there, or puts the embedder on another device than the
+    reward model.
     """
+    plan = _plan(job, devices)
+    if plan.fits or plan.budget_faults or not plan.servers or job.update is not None:
+        return plan
+    short = {role for device, _ in plan.misfits for role in device.roles}
+    gpus = sum(device.kind == "cuda" for device in devices)
+    for policy, reward in _shard_counts(job, short, gpus):
+        cut = replace(job, policy=replace(job.policy, shards=policy))
+        if cut.reward is not None:
+            cut = replace(cut, reward=replace(cut.reward, shards=reward))
+        try:
+            tried = _plan(cut, devices)
+        except ConfigError:
+            continue
+        if tried.fits:
+            return tried
+    return plan
+
+
+def _shard_counts(job: Job, short: Collection[str], gpus: int) -> list[tuple[int, int]]:
+    """Return for how many GPUs to cut policy and reward model, the fewest first; only those that do not fit are cut."""
+
+    def counts(role: str, model: Model | None) -> list[int]:
+        if model is None or role not in short:
+            return [1]
+        return [count for count in _SHARDS if count <= gpus and can_shard(model.shape, count)]
+
+    least = 1 if job.reward is None else 2
+    pairs = itertools.product(counts("policy", job.policy), counts("reward", job.reward))
+    cut = [pair for pair in pairs if pair != (1, 1) and sum(pair) - 2 + least <= gpus]
+    return sorted(cut, key=lambda pair: (sum(pair), pair))
+
+
+def _plan(job: Job, devices: Sequence[Device]) -> Plan:
+    """Return the plan of a job with its models cut for as many GPUs as it says."""
     placement = place(job, devices)
     job = _quantized_where_supported(job, placement)
     rules = list(placement.rules)
-    allocations = {device: DeviceAllocation(device) for device in (*devices, placement.host)}
+    allocations = Allocations()
     if job.update is not None:
         _allocate_training_state(job, placement, allocations)
     servers: list[Server] = []
     if job.served and placement.policy.kind == "cuda":
         servers = allocate_served(job, placement, allocations, rules)
-        servers = _with_other_engines(job, placement, devices, servers)
+        servers = _with_other_engines(job, placement, servers)
     else:
         allocate_in_process(job, placement, allocations)
     rules.append(apply_rule("inference-share", f"a search may take {job.inference_share:.0%} of a device"))
     if job.update is not None:
         _allocate_update(job, placement, allocations, rules)
         rules.append(apply_rule("training-share", f"an update may take {job.training_share:.0%} of a device"))
+    order = [device for device in dict.fromkeys((*devices, placement.host)) if device in allocations]
     plans = tuple(
-        DevicePlan(allocation.device, placement.roles_on(allocation.device), _phases(job, allocation))
-        for allocation in allocations.values()
-        if not allocation.is_empty
+        DevicePlan(device, placement.roles_on(device), _phases(job, allocations[device]))
+        for device in order
+        if not allocations[device].is_empty
     )
-    unused = [device.name for device in devices if allocations[device].is_empty]
+    used = {plan.device for plan in plans}
+    unused = [device.name for device in devices if device not in used]
     remarks = [*([f"{_listed(unused)}: not used"] if unused else []), *_context_remarks(job), *_counted_remarks(job)]
     faults = _budget_faults(job, placement) if job.checks_kv_budgets else ()
     plan = Plan(job.mode, plans, tuple(servers), tuple(rules), tuple(remarks), faults)
@@ -106,9 +149,7 @@ def _quantized_where_supported(job: Job, placement: Placement) -> Job:
     return job
 
 
-def _with_other_engines(
-    job: Job, placement: Placement, devices: Sequence[Device], servers: list[Server]
-) -> list[Server]:
+def _with_other_engines(job: Job, placement: Placement, servers: list[Server]) -> list[Server]:
     """Return the servers with command, fraction and KV tokens of the engines that were not chosen, too.
 
     These are planned apart: on a shared device one engine's fractions do not follow from another's.
@@ -116,7 +157,7 @@ def _with_other_engines(
     for engine in ENGINES:
         if engine == job.server:
             continue
-        allocations = {device: DeviceAllocation(device) for device in (*devices, placement.host)}
+        allocations = Allocations()
         if job.update is not None:
             _allocate_training_state(job, placement, allocations)
         others = allocate_served(replace(job, server=engine), placement, allocations, [])

@@ -12,6 +12,7 @@ from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import Plan
 from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
+from palmette.planner.runnable import run_remarks
 from palmette.planner.servers import ENGINES
 from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
@@ -84,7 +85,8 @@ def plan_run(
     served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
     job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
     plan = _told_of_own_parts(plan_job(job, devices), config)
-    return job, replace(plan, remarks=(*plan.remarks, *_zoo_remarks(job, plan))) if plan.fits else plan
+    remarks = [*plan.remarks, *run_remarks(job), *(_zoo_remarks(job, plan) if plan.fits else ())]
+    return job, replace(plan, remarks=tuple(remarks))
 
 
 def _told_of_own_parts(plan: Plan, config: Config) -> Plan:

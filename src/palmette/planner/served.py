@@ -1,5 +1,8 @@
 """What a search holds on each device where its models run in servers, and how to start these servers."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from palmette.planner.devices import Device
 from palmette.planner.job import Job, Model
 from palmette.planner.lines import AppliedRule, DeviceAllocation, Line, Server, total
@@ -40,6 +43,7 @@ def allocate_served(
     The reward server starts first: on a device of its own that makes no difference, on a shared one the policy's KV
     cache then gets all that is left. The embedder is loaded last, into what both leave free.
     """
+    job = replace(job, policy=job.policy.sharded(), reward=None if job.reward is None else job.reward.sharded())
     servers: list[Server] = []
     embedder = _allocate_embedder(job, placement, allocations)
     if job.reward is not None and placement.reward is not None and placement.reward.kind == "cpu":
@@ -56,16 +60,18 @@ def allocate_served(
         if device == placement.policy:
             wanted = one_question_fractions(job.reward, device, job.search, total(allocations[device].resident))
             policy_bytes = least_server_bytes(job.policy, device, _least_kv_bytes(job, "policy", job.policy, device))
-        share = _server_share(job, "reward", job.reward, allocations[device], total(later) + policy_bytes, wanted)
-        servers.append(_allocate_server(job, "reward", job.reward, allocations[device], share, 1))
+        own = [allocations[device] for device in placement.devices_of("reward")]
+        share = _server_share(job, "reward", job.reward, own, total(later) + policy_bytes, wanted)
+        servers.append(_allocate_server(job, "reward", job.reward, own, share, 1))
         if later and device != placement.policy:
             decision = f"{share.fractions[job.server]:.2f} instead of {REWARD_FRACTION:.2f} on {device.name}"
             rules.append(apply_rule("reward-fraction", decision))
     device = placement.policy
     later = embedder if placement.embedder == device else []
     wanted = dict.fromkeys(ENGINES, 1.0 if device == placement.reward else POLICY_FRACTION)
-    share = _server_share(job, "policy", job.policy, allocations[device], total(later), wanted)
-    servers.append(_allocate_server(job, "policy", job.policy, allocations[device], share, len(servers) + 1))
+    own = [allocations[device] for device in placement.devices_of("policy")]
+    share = _server_share(job, "policy", job.policy, own, total(later), wanted)
+    servers.append(_allocate_server(job, "policy", job.policy, own, share, len(servers) + 1))
     if placement.embedder is not None:
         allocations[placement.embedder].resident += embedder
     return servers
@@ -93,9 +99,13 @@ def _allocate_embedder(job: Job, placement: Placement, allocations: dict[Device,
 
 
 def _server_share(
-    job: Job, role: str, model: Model, allocation: DeviceAllocation, later_bytes: int, wanted: dict[str, float]
+    job: Job, role: str, model: Model, own: Sequence[DeviceAllocation], later_bytes: int, wanted: dict[str, float]
 ) -> ServerShare:
-    """Return a server's fractions, which leave out what is on its device before it and what has to fit after it."""
+    """Return a server's fractions, which leave out what is on its device before it and what has to fit after it.
+
+    Of several devices the one with the least memory decides for all.
+    """
+    allocation = min(own, key=lambda other: other.device.limit_bytes(1) or 0)
     return server_share(
         model, allocation.device, wanted=wanted, least_kv_bytes=_least_kv_bytes(job, role, model, allocation.device),
         limit_bytes=allocation.device.limit_bytes(job.inference_share) or 0,
@@ -104,18 +114,19 @@ def _server_share(
 
 
 def _allocate_server(
-    job: Job, role: str, model: Model, allocation: DeviceAllocation, share: ServerShare, order: int
+    job: Job, role: str, model: Model, own: Sequence[DeviceAllocation], share: ServerShare, order: int
 ) -> Server:
     """Allocate a server with the KV that its fraction leaves, even where that is less than it needs."""
-    search, least = job.search, _least_kv_bytes(job, role, model, allocation.device)
+    search, least = job.search, _least_kv_bytes(job, role, model, own[0].device)
     kv_bytes, token = max(0, share.kv_bytes[job.server]), model.kv_token_bytes
     note = kv_note(kv_bytes // token, search)
     if kv_bytes < least:
         note += f", {count_of(least // token, 'token')} needed"
     kv = Line(f"{role} KV", "kv", kv_bytes, least_bytes=least, note=note)
-    allocation.resident += served_lines(role, model, allocation.device, kv)
-    allocation.by_phase[_PHASES[role]] = []
-    return make_server(role, model, allocation.device, share, order, search, least // token)
+    for allocation in own:
+        allocation.resident += served_lines(role, model, allocation.device, kv)
+        allocation.by_phase[_PHASES[role]] = []
+    return make_server(role, model, [allocation.device for allocation in own], share, order, search, least // token)
 
 
 def _least_kv_bytes(job: Job, role: str, model: Model, device: Device) -> int:
@@ -130,4 +141,4 @@ def _least_kv_bytes(job: Job, role: str, model: Model, device: Device) -> int:
         size = model.shape.kv_path_bytes(tokens, model.dtype, prefill_tokens(device))
     if role == "policy" and search.kv_holds == "width":
         size = max(size, search.unshared_tokens * model.kv_token_bytes)
-    return max(size, (search.kv_budget_bytes or 0) if role == "policy" else 0)
+    return max(size, (search.kv_budget_bytes or 0) // model.shards if role == "policy" else 0)

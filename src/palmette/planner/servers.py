@@ -7,7 +7,7 @@ the order of starts matters. Both measure what is free after their own CUDA cont
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from palmette.planner.devices import Device
@@ -25,6 +25,9 @@ PORTS = {"policy": 30000, "reward": 30020}
 
 KV_BLOCK_TOKENS = 16
 """Tokens of one block of vLLM's KV cache on a GPU; SGLang's default page has one."""
+
+_COMMUNICATION_BYTES = 512 * 2**20
+"""What NCCL and the servers' own all-reduce take of each GPU that a model is cut for. Not measured here."""
 
 _GRAPH_SHARE = 0.01
 """CUDA graphs and workspaces, as a share of the device. Not measured here."""
@@ -62,7 +65,7 @@ def one_question_fractions(model: Model, device: Device, search: SearchNeeds, be
 
 def least_server_bytes(model: Model, device: Device, least_kv_bytes: int) -> int:
     """Return the least that a server works with, and 0.01 of the device since its fraction may be rounded down."""
-    beside = CUDA_CONTEXT_BYTES + activation_bytes(model, device)
+    beside = context_bytes(model) + activation_bytes(model, device)
     return model.weight_bytes + least_kv_bytes + beside + math.ceil((device.total_bytes or 0) / 100)
 
 
@@ -83,7 +86,7 @@ def server_share(
     """
     activations = activation_bytes(model, device)
     least = _fractions(model, device, model.weight_bytes + least_kv_bytes, before_bytes)
-    most_bytes = limit_bytes - before_bytes - after_bytes - CUDA_CONTEXT_BYTES - activations
+    most_bytes = limit_bytes - before_bytes - after_bytes - context_bytes(model) - activations
     most = _fractions(model, device, most_bytes, before_bytes, round_down=True)
     fractions = {engine: min(most[engine], max(wanted[engine], least[engine])) for engine in ENGINES}
     # In hundredths, so that a product of floats cannot add a byte.
@@ -92,19 +95,19 @@ def server_share(
     return ServerShare(
         fractions,
         {
-            "sglang": shares["sglang"] * free_at_start(device, before_bytes) // 100 - model.weight_bytes,
+            "sglang": shares["sglang"] * free_at_start(model, device, before_bytes) // 100 - model.weight_bytes,
             "vllm": requested - activations - model.weight_bytes,
         },
     )
 
 
-def free_at_start(device: Device, before_bytes: int) -> int:
+def free_at_start(model: Model, device: Device, before_bytes: int) -> int:
     """Return what a server finds free: not what others hold, nor what this run allocated before, nor its own context.
 
     Others are processes that are no part of the run: on a detected device, what is not free of it now.
     """
     free = device.free_bytes if device.free_bytes is not None else device.total_bytes or 0
-    return max(0, free - before_bytes - CUDA_CONTEXT_BYTES)
+    return max(0, free - before_bytes - context_bytes(model))
 
 
 def _fractions(
@@ -116,7 +119,7 @@ def _fractions(
     activations, but not its CUDA context.
     """
     shares = {
-        "sglang": (static_bytes, free_at_start(device, before_bytes)),
+        "sglang": (static_bytes, free_at_start(model, device, before_bytes)),
         "vllm": (static_bytes + activation_bytes(model, device), device.total_bytes or 0),
     }
     up = 0 if round_down else 1
@@ -127,42 +130,71 @@ def _fractions(
 
 
 def make_server(
-    role: str, model: Model, device: Device, share: ServerShare, order: int, search: SearchNeeds, needed_tokens: int
+    role: str,
+    model: Model,
+    devices: Sequence[Device],
+    share: ServerShare,
+    order: int,
+    search: SearchNeeds,
+    needed_tokens: int,
 ) -> Server:
-    """Return how to start the server of one model on one device; `order` is its place among the servers."""
-    index = device.name.partition(":")[2] or "0"
-    environment = f"CUDA_VISIBLE_DEVICES={index}"
+    """Return how to start the server of one model on its devices; `order` is its place among the servers."""
+    indices = ",".join(device.name.partition(":")[2] or "0" for device in devices)
+    environment = f"CUDA_VISIBLE_DEVICES={indices}"
+    count = len(devices)
     name, port, length = shlex.quote(model.name), PORTS[role], context_length(model, search)
     is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
     sglang = [
         environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
         f"--dtype {model.dtype}", f"--context-length {length}",
         f"--mem-fraction-static {share.fractions['sglang']:.2f}",
+        *([f"--tp-size {count}"] if count > 1 else []),
         *(["--is-embedding"] if is_classifier else []),
     ]  # fmt: skip
     vllm = [
         environment, f"vllm serve {name}", f"--port {port}", f"--dtype {model.dtype}", f"--max-model-len {length}",
         f"--gpu-memory-utilization {share.fractions['vllm']:.2f}", "--enable-prefix-caching",
+        *([f"--tensor-parallel-size {count}"] if count > 1 else []),
         *(["--runner pooling"] if is_classifier else []),
     ]  # fmt: skip
     tokens = {engine: max(0, size) // model.kv_token_bytes for engine, size in share.kv_bytes.items()}
     commands = {"sglang": " ".join(sglang), "vllm": " ".join(vllm)}
-    return Server(role, device.name, order, commands, dict(share.fractions), tokens, needed_tokens)
+    return Server(
+        role,
+        ", ".join(device.name for device in devices),
+        order,
+        commands,
+        dict(share.fractions),
+        tokens,
+        needed_tokens,
+    )
 
 
 def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line]:
     """Return what a server holds in every phase: its process keeps the memory of its activations while it waits."""
     prefill = count_of(prefill_tokens(device), "token")
-    parameters = f"{model.shape.parameters / 1e9:.2f} B, {model.dtype}"
+    parameters = f"{model.shape.parameters / 1e9:.2f} B, {_stored_as(model)}"
+    if model.shards > 1:
+        parameters += f", 1 of {model.shards} shards"
     return [
         Line(f"{role} weights", "weights", model.weight_bytes, note=parameters),
         kv,
-        Line(f"{role} CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
+        Line(f"{role} CUDA context", "runtime", context_bytes(model), "declared", note="one process"),
         Line(
             f"{role} activations", "activations", activation_bytes(model, device),
             note=f"prefill of {prefill}, CUDA graphs",
         ),
     ]  # fmt: skip
+
+
+def _stored_as(model: Model) -> str:
+    stored = model.shape.stored
+    return model.dtype if stored is None else f"{stored.method} of {stored.bits} bits"
+
+
+def context_bytes(model: Model) -> int:
+    """Return what a server's process takes of each GPU beside the model: CUDA, and buffers to talk to other GPUs."""
+    return CUDA_CONTEXT_BYTES + (_COMMUNICATION_BYTES if model.shards > 1 else 0)
 
 
 def context_length(model: Model, search: SearchNeeds) -> int:

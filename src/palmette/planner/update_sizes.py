@@ -12,6 +12,10 @@ BACKWARD_BYTES = 24 * 2**20
 """Code pages and scratch memory that the libraries load in the first backward pass: 8 to 14 MiB, once 30."""
 
 
+_SAMPLE_BYTES = 64
+"""Bytes of a token in a batch of samples: ids, places, advantages, log-probabilities."""
+
+
 def trained_parameters(model: Model, update: UpdateNeeds) -> int:
     """Return how many parameters an update changes."""
     if update.method == "full":
@@ -28,7 +32,7 @@ def optimizer_line(model: Model, update: UpdateNeeds) -> Line:
     size = 2 * count * DTYPE_BYTES[update.optimizer_dtype]
     note = f"two moments of {count / 1e6:,.1f} M in {update.optimizer_dtype}"
     if update.method == "full" and model.number_bytes < FLOAT_BYTES:
-        size += (count + model.shape.vocabulary * model.shape.hidden) * FLOAT_BYTES
+        size += (count + model.shape.largest_weight) * FLOAT_BYTES
         note += ", float32 masters of the weights"
     return Line("optimizer state", "optimizer", size, note=note)
 
@@ -69,26 +73,34 @@ def update_lines(model: Model, update: UpdateNeeds, predicted: dict[str, int]) -
 def _at_the_head(model: Model, update: UpdateNeeds) -> list[Line]:
     """Return what is held when the backward pass starts: everything that the layers saved, and a chunk of logits.
 
-    Behind the last layer there are the final norm's input and its scaled input, the hidden states of the responses
-    and their gradient.
+    Behind the last layer there are what the final norm saved, its output, the hidden states of the responses and their
+    gradient.
     """
-    boundary = update.batch_tokens * model.shape.hidden * model.number_bytes
-    saved = model.shape.layers * (boundary if update.checkpointing else _layer_bytes(model, update))
-    return [_activations(update, saved + 4 * boundary), _logits(model, update), *_head_gradient(model, update)]
+    tokens, hidden, number = update.batch_tokens, model.shape.hidden, model.number_bytes
+    saved = model.shape.layers * (tokens * hidden * number if update.checkpointing else _layer_bytes(model, update))
+    behind = tokens * hidden * (_norm_bytes(model, update) + (3 if number < FLOAT_BYTES else 2) * number)
+    return [_activations(model, update, saved + behind), *_logits_and_head(model, update)]
 
 
 def _in_the_last_layer(model: Model, update: UpdateNeeds) -> list[Line]:
     """Return what is held in the backward pass of the last layer, when no other layer has freed anything yet.
 
     The most is held in its feed-forward: the gradients of product, up and gate once the product itself is freed, the
-    residual's gradient twice, and one matrix's gradient before it is accumulated.
+    residual's gradient twice, and one matrix's gradient before it is accumulated. LoRA has no product to free where
+    down is frozen, and its gradients are float32 whatever the weights are.
     """
     shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
     layer, boundary = _layer_bytes(model, update), tokens * shape.hidden * number
     saved = (shape.layers - 1) * boundary + layer if update.checkpointing else shape.layers * layer
+    each = 2 * number * (shape.intermediate + shape.hidden)
+    if update.method == "lora" and number < FLOAT_BYTES:
+        wide = 1 if _adapts(model, update, "mlp", shape.hidden) else 0
+        each = (6 + 2 * wide) * shape.intermediate + (5 + 3 * wide) * shape.hidden
+    if shape.norms_in_float32 and number < FLOAT_BYTES:
+        each = max(each, 6 * FLOAT_BYTES * shape.hidden)  # A norm's input, its gradients and their products.
     matrix = shape.hidden * shape.intermediate * number if update.method == "full" else 0
-    backward = tokens * number * 2 * (shape.intermediate + shape.hidden) + matrix
-    return [_activations(update, saved + backward), *(_head_gradient(model, update) if shape.tied else [])]
+    backward = tokens * each + matrix
+    return [_activations(model, update, saved + backward), *(_head_gradient(model, update) if shape.tied else [])]
 
 
 def _at_the_embedding(model: Model, update: UpdateNeeds) -> list[Line]:
@@ -103,41 +115,77 @@ def _at_the_embedding(model: Model, update: UpdateNeeds) -> list[Line]:
 def _layer_bytes(model: Model, update: UpdateNeeds) -> int:
     """Return the activations that one layer saves for its backward pass.
 
-    These are the inputs of its norms; the norms' scaled inputs, where their weights are trained; the norms' outputs;
-    queries, keys, values and the attention's output; gate, activated gate, up, and their product.
+    These are what its norms save; the inputs of its linear layers; queries, keys, values and the attention's output;
+    gate, activated gate and up. Compared on fake tensors these are all, to the byte, but for masks.
     """
-    shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
-    trains_norms = update.method == "full"
-    each = (4 + 2 * trains_norms) * shape.hidden + 2 * shape.query_width + 2 * shape.kv_width + 4 * shape.intermediate
-    if shape.norms_outputs:
-        each += (2 + 2 * trains_norms) * shape.hidden
+    shape, number = model.shape, model.number_bytes
+    each = shape.norms * (shape.hidden * _norm_bytes(model, update) + FLOAT_BYTES)
     if shape.norms_heads:
-        each += (1 + trains_norms) * (shape.query_width + shape.kv_width)
-    if update.method == "lora":  # A frozen matrix does not save its input; the attention's output is saved anyway.
-        targets = set(update.lora_targets)
-        each += update.lora_rank * len(targets)
-        each -= shape.hidden * (targets.isdisjoint({"q_proj", "k_proj", "v_proj"}))
-        each -= shape.hidden * (targets.isdisjoint({"gate_proj", "up_proj"}))
-        each -= shape.intermediate * ("down_proj" not in targets)
-    layer = tokens * number * each + tokens * FLOAT_BYTES * (shape.heads + 2)
-    # Norms compute in float32 whatever the dtype of the weights.
-    return layer + (tokens * 2 * shape.hidden * FLOAT_BYTES if number < FLOAT_BYTES else 0)
+        each += (shape.query_width + shape.kv_width) * _norm_bytes(model, update)
+        each += (shape.heads + shape.kv_heads) * FLOAT_BYTES
+    each += number * (2 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate) + FLOAT_BYTES * shape.heads
+    return update.batch_tokens * (each + _saved_input_bytes(model, update))
 
 
-def _activations(update: UpdateNeeds, size: int) -> Line:
+def _norm_bytes(model: Model, update: UpdateNeeds) -> int:
+    """Return what a norm saves of each number: itself in float32, and its normalized value where weights are trained.
+
+    Norms compute in float32 whatever the dtype of the weights; most, but not Gemma's, round before they scale.
+    """
+    scaled = FLOAT_BYTES if model.shape.norms_in_float32 else model.number_bytes
+    return FLOAT_BYTES + (scaled if update.method == "full" else 0)
+
+
+def _saved_input_bytes(model: Model, update: UpdateNeeds) -> int:
+    """Return what the linear layers of a layer save of a token's inputs, each input once.
+
+    The attention's output is saved anyway. A frozen matrix saves nothing. peft computes in float32, and each adapted
+    layer casts a narrow input for itself: queries, keys and values save three copies of the same input.
+    """
+    shape, number = model.shape, model.number_bytes
+    if update.method == "full":
+        return number * (2 * shape.hidden + shape.intermediate)
+    adapted = shape.lora_layers(update.lora_targets)
+    ranks = sum(own.count for own in adapted) * update.lora_rank * FLOAT_BYTES
+    if number < FLOAT_BYTES:
+        return (sum(own.count * own.inputs for own in adapted) * FLOAT_BYTES + ranks) // shape.layers
+    inputs = shape.hidden * _adapts(model, update, "attn", shape.hidden)
+    inputs += shape.hidden * _adapts(model, update, "mlp", shape.hidden)
+    inputs += shape.intermediate * _adapts(model, update, "mlp", shape.intermediate)
+    return number * inputs + ranks // shape.layers
+
+
+def _adapts(model: Model, update: UpdateNeeds, part: str, inputs: int) -> bool:
+    """Return whether LoRA adapts a linear layer with so many inputs in this part of a layer, except output layers."""
+    return any(
+        part in own.name and own.inputs == inputs and not own.name.endswith("o_proj")
+        for own in model.shape.lora_layers(update.lora_targets)
+    )
+
+
+def _activations(model: Model, update: UpdateNeeds, size: int) -> Line:
+    """Return the line of all activations, with the batch itself and the rotations of its positions."""
+    size += update.batch_tokens * (_SAMPLE_BYTES + 2 * model.shape.head_width * model.number_bytes)
     saved = "layers recomputed" if update.checkpointing else "all layers saved"
     return Line("activations", "activations", size, note=f"{count_of(update.batch_tokens, 'token')}, {saved}")
 
 
-def _logits(model: Model, update: UpdateNeeds) -> Line:
-    """Return the logits of one chunk of tokens, which the learner turns into their gradient in place."""
-    row = model.shape.vocabulary * FLOAT_BYTES
+def _logits_and_head(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Return the logits of one chunk of tokens, which become their gradient in place, and the head's own gradient.
+
+    With weights in a half type the chunk's gradient is also held in that type. It is still held when the next chunk's
+    logits are computed in that type; or, with a trained head, while its product with hidden states is added.
+    """
+    row, number = model.shape.vocabulary * FLOAT_BYTES, model.number_bytes
     chunk = min(max(1, CHUNK_BYTES // row), update.batch_tokens)
-    # With weights in a half type, the gradient of the chunk is also held in that type.
-    copies = 1 if model.number_bytes == FLOAT_BYTES else 1.5
     block = min(chunk, max(1, BLOCK_BYTES // row))
-    note = f"a chunk of {count_of(chunk, 'token')}"
-    return Line("logits", "logits", int((copies * chunk + block) * row), note=note)
+    head = _head_gradient(model, update)
+    size, half = (chunk + block) * row, chunk * model.shape.vocabulary * number if number < FLOAT_BYTES else 0
+    product = model.shape.vocabulary * model.shape.hidden * number if head and half else 0
+    if half > product and chunk < update.batch_tokens:
+        size += half
+        head = [replace(line, bytes=line.bytes - product) for line in head]
+    return [Line("logits", "logits", size + half, note=f"a chunk of {count_of(chunk, 'token')}"), *head]
 
 
 def _head_gradient(model: Model, update: UpdateNeeds) -> list[Line]:

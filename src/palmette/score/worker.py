@@ -156,10 +156,17 @@ def _be_child(check: Check, told: int, worker: int, seconds: float) -> None:
 
 
 def _until_end(pipe: int, until: float) -> bytes | None:
-    """Return what comes out of a pipe until it ends, or the first two bytes; None if it does not end in time."""
+    """Return what comes out of a pipe until it ends, or the first two bytes.
+
+    None if it does not end in time, or if the caller is gone: nobody would stop a check that goes on.
+    """
     said = b""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    poll.register(0, 0)  # Tells only that the other end was closed; what lies in it is the nonce.
     while len(said) < 2:
-        if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+        ready = dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+        if not ready or 0 in ready:
             return None
         piece = os.read(pipe, 2)
         if not piece:

@@ -24,15 +24,16 @@ SHARED = f"{experts('m')};{gated('s', 'mlp.shared_experts', 'c')}"
 
 EXPERT_FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(
-        f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, **SHARED_SIZES}, sparse=SHARED, which="first", kv="r+o"
+        f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, **SHARED_SIZES}, sparse=SHARED, which="first", kv="r+o",
+        in_process=False,
     ),
     "deepseek_v3": Family(
         f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, **SHARED_SIZES, "c": "0"}, sparse=SHARED, which="first",
-        kv="r+o",
+        kv="r+o", in_process=False,
     ),
     "glm4_moe_lite": Family(
         f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, **SHARED_SIZES, "c": "0"}, sparse=SHARED, which="first",
-        kv="r+o",
+        kv="r+o", in_process=False,
     ),
     "mixtral": Family(
         sizes={**MOE_SIZES, "b": "0"}, sparse=experts("i"), which="all", window="all"
@@ -55,7 +56,7 @@ EXPERT_FAMILIES: dict[str, Family] = {
         sizes={**MOE_SIZES, "b": "attention_bias|0", },
         sparse="mlp.router E,h 1;=mlp.experts.gate_up_proj E,h,2*i;=mlp.experts.gate_up_proj_bias E,2*i;"
                "=mlp.experts.down_proj E,i,h;=mlp.experts.down_proj_bias E,h",
-        which="all", window="every 2",
+        which="all", window="every 2", in_process=False,
     ),
     "olmoe": Family(
         f"{attention()};self_attn.q_norm q;self_attn.k_norm k;{NORMS}",

@@ -67,7 +67,7 @@ FAMILIES: dict[str, Family] = {
         f"{attention('b', '0')};z? self_attn.q_layernorm.norms.[a] d;z? self_attn.k_layernorm.norms.[g] d;"
         "input_layernorm h 1;!y? post_attention_layernorm h 1",
         sizes={"d": "h/a", "b": "use_qkv_bias|0", "c": "0", "z": "qk_layernorm|0", "y": "use_parallel_residual|0"},
-        outside="model.embed_tokens V,h;model.norm h 1",
+        outside="model.embed_tokens V,h;model.norm h 1", in_process=False,
     ),
     "starcoder2": Family(
         f"{attention()};{BIASED_NORMS}", "mlp.c_fc i,h b;mlp.c_proj h,i b",
@@ -82,6 +82,7 @@ FAMILIES: dict[str, Family] = {
                "i": "ffn_hidden_size|4*h", "g": "y?num_kv_heads|y?a|w?1|a", "l": "parallel_attn=0|0",
                "z": "l?0|num_ln_in_parallel_attn=2|y"},
         outside="transformer.word_embeddings V,h;transformer.ln_f h 1", layers="transformer.h",
+        in_process=False,
     ),
     "gpt2": Family(
         "ln_1 h 1;attn.c_attn h,3*h;=attn.c_attn.bias 3*h;attn.c_proj h,h;=attn.c_proj.bias h;ln_2 h 1",
@@ -101,18 +102,21 @@ FAMILIES: dict[str, Family] = {
         sizes={"h": "n_embd", "n": "n_layer", "a": "n_head", "g": "a", "d": "h/a", "i": "n_inner|4*h",
                "P": "n_positions"},
         outside="transformer.wte V,h;transformer.ln_f h 1", head="lm_head V,h 1", layers="transformer.h",
+        in_process=False,
     ),
     "codegen": Family(
         "ln_1 h 1;attn.qkv_proj 3*h,h;attn.out_proj h,h", "mlp.fc_in i,h 1;mlp.fc_out h,i 1",
         sizes={"h": "n_embd", "n": "n_layer", "a": "n_head", "g": "a", "d": "h/a", "i": "n_inner|4*h",
                "P": "n_positions"},
         outside="transformer.wte V,h;transformer.ln_f h 1", head="lm_head V,h 1", layers="transformer.h",
+        in_process=False,
     ),
     "gpt_bigcode": Family(
         "ln_1 h 1;attn.c_attn h+2*k,h 1;attn.c_proj h,h 1;ln_2 h 1", "mlp.c_fc i,h 1;mlp.c_proj h,i 1",
         sizes={"h": "n_embd", "n": "n_layer", "a": "n_head", "w": "multi_query|0", "g": "w?1|a", "d": "h/a",
                "i": "n_inner|4*h", "P": "n_positions"},
         outside="transformer.wte V,h;transformer.wpe P,h;transformer.ln_f h 1", layers="transformer.h",
+        in_process=False,
     ),
     "opt": Family(
         "self_attn.k_proj h,h b;self_attn.v_proj h,h b;self_attn.q_proj h,h b;self_attn.out_proj h,h b;"
@@ -130,16 +134,17 @@ FAMILIES: dict[str, Family] = {
                "g": "a", "d": "h/a", "i": "4*h"},
         outside="transformer.word_embeddings V,h;transformer.word_embeddings_layernorm h 1;transformer.ln_f h 1",
         layers="transformer.h",
+        in_process=False,
     ),
     "mpt": Family(
         "norm_1 h;attn.Wqkv 3*h,h;attn.out_proj h,h;norm_2 h", "ffn.up_proj i,h;ffn.down_proj h,i",
         sizes={"h": "d_model", "n": "n_layers", "a": "n_heads", "g": "a", "d": "h/a", "e": "expansion_ratio",
                "i": "e*h", "P": "max_seq_len"},
-        outside="transformer.wte V,h;transformer.norm_f h", layers="transformer.blocks",
+        outside="transformer.wte V,h;transformer.norm_f h", layers="transformer.blocks", in_process=False,
     ),
     "nemotron": Family(
         f"{attention()};{BIASED_NORMS}", "mlp.up_proj i,h c;mlp.down_proj h,i c",
-        outside="model.embed_tokens V,h;model.norm h 1",
+        outside="model.embed_tokens V,h;model.norm h 1", in_process=False,
     ),
     "jais2": Family(
         f"{attention()};{BIASED_NORMS}", "mlp.up_proj i,h c;mlp.down_proj h,i c",
@@ -179,8 +184,8 @@ FAMILIES: dict[str, Family] = {
     "nanochat": Family(
         attention("b", "b"), "mlp.fc1 i,h;mlp.fc2 h,i", sizes={"d": "h/a"}, outside="model.embed_tokens V,h"
     ),
-    "minicpm3": Family(f"{LATENT};{NORMS}", sizes={**LATENT_SIZES}, kv="r+o"),
-    "youtu": Family(f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, "c": "0"}, kv="r+o"),
+    "minicpm3": Family(f"{LATENT};{NORMS}", sizes={**LATENT_SIZES}, kv="r+o", in_process=False),
+    "youtu": Family(f"{LATENT};{NORMS}", sizes={**LATENT_SIZES, "c": "0"}, kv="r+o", in_process=False),
     **EXPERT_FAMILIES,
 }  # fmt: skip
 """By model_type."""

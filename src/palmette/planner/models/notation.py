@@ -78,3 +78,5 @@ class Family:
     which: str = "none"
     window: str = ""
     kv: str = "2*k"
+    in_process: bool = True
+    """Whether the engine inside this process runs it."""

@@ -58,14 +58,16 @@ class ModelShape:
     kv: tuple[KvLayers, ...] = ()
     linear: tuple[Linear, ...] = ()
     """The matrices of its layers, except routers."""
-    norms_outputs: bool = False
-    """Whether a layer also normalizes the outputs of its attention and of its feed-forward."""
+    norms: int = 2
+    """Norms of a layer, beside those of queries and keys."""
     norms_heads: bool = False
     """Whether a layer normalizes its queries and keys."""
     is_latent: bool = False
     """Whether KV caches hold one latent vector for all heads."""
     stored: Stored | None = None
     """How the checkpoint is quantized, None where its weights are numbers of its dtype."""
+    architecture: str = ""
+    """The class that the config names."""
     counted: str = ""
     """How parameters were counted, where not by formula."""
 
@@ -88,6 +90,11 @@ class ModelShape:
     def kv_width(self) -> int:
         """Width of all key heads together, as of all value heads."""
         return self.kv_heads * self.head_width
+
+    @property
+    def norms_in_float32(self) -> bool:
+        """Whether norms also scale in float32, before they round to the dtype of the weights."""
+        return "gemma" in self.family
 
     @property
     def is_sparse(self) -> bool:
@@ -118,8 +125,17 @@ class ModelShape:
         )
 
     def lora_layers(self, targets: Sequence[str] = LORA_TARGETS) -> list[Linear]:
-        """Return the linear layers that LoRA adapts: those whose own name is among the targets; no experts."""
-        return [own for own in self.linear if not own.experts and own.name.rpartition(".")[2] in targets]
+        """Return the linear layers that LoRA adapts: those whose own name is among the targets; no experts.
+
+        All targets together stand for all linear layers, whatever their names.
+        """
+        has_all = tuple(targets) == LORA_TARGETS
+        return [own for own in self.linear if not own.experts and (has_all or own.name.rpartition(".")[2] in targets)]
+
+    @property
+    def largest_weight(self) -> int:
+        """Parameters of the largest tensor."""
+        return max(self.vocabulary * self.hidden, *(own.parameters // own.count for own in self.linear), 0)
 
     def lora_parameters(self, rank: int, targets: Sequence[str] = LORA_TARGETS) -> int:
         """Return the parameters of LoRA's two low-rank matrices on each target of each layer."""
@@ -160,17 +176,18 @@ def _decoder(name: str, family: str, declared: Family, values: Mapping[str, Any]
     decoder = read_decoder(declared, values, class_defaults()[family])
     numbers = decoder.numbers
     head, outputs = head_tensors(declared.head, values, numbers, as_encoder=as_encoder)
-    names = [tensor.name for tensors in decoder.layers.values() for tensor in tensors]
+    names = [tensor.name for tensor in next(iter(decoder.layers.values())) if tensor.name.endswith(".weight")]
     parts = _parts(decoder)
     parts["head"] = sum(tensor.parameters for tensor in head)
     return ModelShape(
         name, family, numbers["n"], numbers["h"], numbers["a"], numbers["g"], numbers["d"],
         _active_width(declared, decoder), numbers["V"], numbers["P"] or None, bool(numbers["t"]), dtype_of(values),
         outputs, parts, decoder.kv, _linear(decoder),
-        norms_outputs=any("post_feedforward_layernorm" in own for own in names),
+        norms=sum("norm" in own and "attn." not in own for own in names),
         norms_heads=any(own.endswith(("q_norm.weight", "query_layernorm.weight")) for own in names),
         is_latent=declared.kv != "2*k",
         stored=read_stored(values),
+        architecture=str((values.get("architectures") or [""])[0]),
     )  # fmt: skip
 
 
