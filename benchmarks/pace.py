@@ -114,14 +114,15 @@ def measure(case: Case) -> dict[str, float]:
     settings = {key: value for key, value in given.items() if key.startswith("search.") and key != "search.strategy"}
     with palmette.Searcher(backend, scorer, case.strategy, settings={**settings, "seed": 11}) as searcher:
         searcher.search("1+1=", progress=None)
-        begun, ticks_at_last = time.perf_counter(), 0
-        seconds_at_last = 0.0
+        begun, cpu_begun = time.perf_counter(), time.process_time()
+        seconds_at_last, ticks_at_last = 0.0, 0
         for result in searcher.stream(questions, progress=heard):
             if not (case.uneven == "with" and result.question.id == questions[0].id):
                 seconds_at_last, ticks_at_last = time.perf_counter() - begun, len(rows)
-        seconds = time.perf_counter() - begun
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
     return {
         "seconds": round(seconds, 2),
+        "cpu_seconds": round(cpu_seconds, 2),
         "tokens": tokens,
         "ticks": len(rows),
         "rows_per_tick": round(statistics.mean(rows), 2),
