@@ -144,6 +144,8 @@ def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: in
         raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
     with telling("strategy", name_of(made), "uses", ConfigError):
         frozenset(made.uses)
+    with telling("strategy", name_of(made), "independent", ConfigError):
+        bool(made.independent)
     return made
 
 

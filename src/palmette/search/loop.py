@@ -87,9 +87,9 @@ def search(
                     _ask(growth, flight, of_wave(growth, limits, seed))
     finally:
         for growth in growing.values():
-            forget(scorer, growth.question)
             if growth.cached:
                 flight.release(growth.question, sorted(growth.cached))
+            forget(scorer, growth.question)
 
 
 def _start(question: Question, backend: Backend, strategy: Strategy, limits: Limits) -> Growth:
