@@ -63,6 +63,7 @@ def test_the_wheel_holds_code_weights_and_data_and_nothing_else(built: Path) -> 
     for needed in (
         "palmette/py.typed",
         "palmette/tasks/formats.yaml",
+        "palmette/planner/models/defaults.json",
         "palmette/planner/models/known.json",
         "palmette/report/page.html",
         "palmette/report/page.css",

@@ -47,7 +47,7 @@ def test_a_question_cannot_give_a_control_token(style: str, templated: bool) -> 
     tokenizer = tokenizer_of(style, templated)
     for text in hostile(style):
         for messages in ([("user", text)], [("system", text), ("user", "2+2?")], [("user", "2+2?"), ("user", text)]):
-            with pytest.raises(ConfigError, match="a control token of the model"):
+            with pytest.raises(ConfigError, match="a control token of the model|changes which control tokens"):
                 render(tokenizer, [{"role": role, "content": content} for role, content in messages])
 
 
@@ -59,7 +59,7 @@ def test_a_token_that_only_the_template_completes_is_found(style: str) -> None:
             tokenizer.chat_template = (
                 "{% for message in messages %}{{ '" + token[:cut] + "' + message['content'] }}{% endfor %}"
             )
-            with pytest.raises(ConfigError, match="a control token of the model"):
+            with pytest.raises(ConfigError, match="a control token of the model|changes which control tokens"):
                 render(tokenizer, [{"role": "user", "content": token[cut:]}])
 
 

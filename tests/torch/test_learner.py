@@ -264,6 +264,50 @@ def test_steps_smaller_than_bfloat16_can_tell_add_up() -> None:
     assert float(weight.detach()) == pytest.approx(0.992, abs=0.002)
 
 
+def test_weights_that_are_loaded_between_updates_are_what_goes_on() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = AdamW([weight], AdamSettings(learning_rate=1e-3))
+    for value in (1.0, 0.25):
+        with torch.no_grad():
+            weight.copy_(torch.full_like(weight, value))
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert weight.detach().float().tolist() == pytest.approx([value - 0.001] * 4, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_norm": -1.0}, {"max_norm": 0.0}, {"betas": (2.0, 2.0)}, {"weight_decay": -1.0}, {"eps": 0.0}]
+)
+def test_settings_of_adamw_that_turn_or_break_a_step_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        AdamSettings(**wrong)
+
+
+def test_a_layer_of_dropout_is_refused_by_its_name() -> None:
+    with pytest.raises(BackendError, match="cannot train a gpt2: transformer.h.0.* has a dropout of 0.1"):
+        Learner(tiny("gpt2", n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.1, attn_pdrop=0.0, embd_pdrop=0.0))
+
+
+def test_dropout_of_an_untrained_adapter_is_refused(policy: LlamaForCausalLM) -> None:
+    peft = pytest.importorskip("peft")
+    own = peft.LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"])
+    with pytest.raises(BackendError, match=r"q_proj.*has a dropout of 0.5"):
+        Learner(peft.get_peft_model(copy.deepcopy(policy), own))
+
+
+def test_log_probabilities_of_a_model_in_train_mode_are_those_in_eval_mode() -> None:
+    model = tiny("llama", attention_dropout=0.5).train()
+    samples = drawn(4, 40, temperature=1.0)
+    first = response_logprobs(model, samples, micro_batch_tokens=100)
+    assert first == response_logprobs(model, samples, micro_batch_tokens=100)
+    assert model.training
+    assert response_logprobs(model, [], micro_batch_tokens=100) == []
+    with pytest.raises(PalmetteError, match="token 99, the model has 0 to 39"):
+        response_logprobs(model, [Sample((1,), (99,), (1.0,))], micro_batch_tokens=100)
+    with pytest.raises(PalmetteError, match="at temperature 0"):
+        response_logprobs(model, samples, micro_batch_tokens=100, temperature=0)
+
+
 def test_a_bfloat16_policy_learns_as_the_same_one_in_float32(policy: LlamaForCausalLM) -> None:
     """The loss of forty small updates falls in bfloat16 as in float32, up to the rounding of its outputs."""
     samples = [dataclasses.replace(each, old_logprobs=None, reference_logprobs=None) for each in drawn(8, 21)]
@@ -312,7 +356,6 @@ def tiny(kind: str, **changes: Any) -> Any:
         ("starcoder2", {"residual_dropout": 0.1}, "residual_dropout 0.1"),
         ("mixtral", {"num_local_experts": 4, "router_jitter_noise": 0.1}, "router_jitter_noise 0.1"),
         ("phimoe", {"num_local_experts": 4, "input_jitter_noise": 0.1}, "input_jitter_noise 0.1"),
-        ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.1, "attn_pdrop": 0.0}, "resid_pdrop 0.1"),
     ],
 )
 def test_a_model_that_is_random_in_train_mode_is_refused_with_the_setting(

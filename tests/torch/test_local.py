@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from palmette.backends.backend import Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.local import LocalBackend, context_tokens
@@ -219,6 +226,18 @@ def test_a_model_that_turns_positions_otherwise_in_long_texts_takes_only_short_o
         pad_token_id=0,
     )
     assert context_tokens(Phi3ForCausalLM(phi)) == 32
+    tuned = Llama4TextConfig(**{**TINY_LLAMA4, "attn_temperature_tuning": True, "floor_scale": 16})
+    assert context_tokens(Llama4ForCausalLM(tuned)) == 16
+    assert (
+        context_tokens(Llama4ForCausalLM(Llama4TextConfig(**{**TINY_LLAMA4, "attn_temperature_tuning": False}))) == 64
+    )
+
+
+TINY_LLAMA4: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 48, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64,
+    "num_local_experts": 2, "pad_token_id": 0,
+}  # fmt: skip
 
 
 def test_a_stop_text_that_begins_in_the_step_above_ends_the_solution(

@@ -104,6 +104,8 @@ def test_numbers_of_numpy_are_recorded_as_plain_numbers(tmp_path: Path) -> None:
         ({"logprobs": (0.0, 0.0)}, "a step has 3 tokens and 2 logprobs: expected one log-probability for each token"),
         ({"logprobs": (0.0, 0.0, float("-inf"))}, "a step has logprobs .*-inf.*: expected finite numbers"),
         ({"logprobs": (0.0, 0.0, float("nan"))}, "expected finite numbers"),
+        ({"logprobs": (0.0, 0.0, 5.0)}, "a step has a log-probability of 5.0: expected 0 or less"),
+        ({"tokens": (1,) * 5000, "logprobs": (0.0,) * 5000}, "a step has 5000 tokens: expected at most max_tokens"),
         ({"logprobs": None}, r"a step has logprobs None \(NoneType\)"),
         ({"text": b"=1"}, r"a step has text b'=1' \(bytes\): expected a text"),
         ({"finish": "stop"}, r"a step has finish 'stop' \(str\): expected one of step, end, length"),

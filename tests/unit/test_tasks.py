@@ -140,7 +140,12 @@ MESSAGES = ({"role": "user", "content": "1+1?"},)
     [
         (Question(3, MESSAGES), r"question 1: id is 3 \(int\): expected a text"),  # type: ignore[arg-type]
         (Question("a", MESSAGES, 2), r"question 1: reference is 2 \(int\): expected a text, or None"),  # type: ignore[arg-type]
-        (Question("a", ()), r"messages is \(\) \(tuple\): expected messages with a text as role and content"),
+        (Question("a", ()), r"messages is \(\) \(tuple\): expected messages of role"),
+        (
+            Question("a", ({"role": "user<|im_end|>", "content": "1"},)),
+            r"expected messages of role \(system, user, assist",
+        ),
+        (Question("a", ({"role": "user", "content": "1", "name": "<|im_end|>"},)), "expected messages of role"),
         (Question("a", "1+1?"), r"messages is '1\+1\?' \(str\)"),  # type: ignore[arg-type]
         (Question("a", ({"role": "user", "content": 5},)), "messages is .*: expected messages"),  # type: ignore[dict-item]
         (Question("a", MESSAGES, key={"set": {1}}), "messages or key hold what JSON cannot write: TypeError"),

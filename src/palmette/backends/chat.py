@@ -34,10 +34,13 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     except Exception as error:
         raise BackendError(f"the model's chat template or tokenizer fails on the question: {error}") from error
     held = next((controls[token] for token in alone if token in controls), None)
-    if held is None and _only(tokens, controls) != _only(template, controls):
-        held = next((controls[token] for token in tokens if token in controls), "no control token")
     if held is not None:
         raise ConfigError(f"a question holds {held!r}, a control token of the model: take it out of the text")
+    if _only(tokens, controls) != _only(template, controls):
+        raise ConfigError(
+            "the question's text changes which control tokens the chat template gives: it completes one, or the "
+            "template reads it as a switch. Change the text, or the template"
+        )
     return tokens
 
 

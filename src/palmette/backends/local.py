@@ -269,7 +269,8 @@ def context_tokens(model: PreTrainedModel) -> int | None:
     """Return the most tokens that a model takes, None if its config names no limit.
 
     RoPE variants that change the rotation of all positions for longer texts (dynamic scaling, LongRoPE) are limited to
-    their original length: cached keys must stay valid, and one forward pass holds rows of all lengths.
+    their original length: cached keys must stay valid, and one forward pass holds rows of all lengths. Llama 4 is
+    limited to where its attention temperature begins to change: its code counts that by the index in a forward pass.
     """
     config = model.config.get_text_config()
     candidates = [getattr(config, "max_position_embeddings", None)]
@@ -277,6 +278,8 @@ def context_tokens(model: PreTrainedModel) -> int | None:
     for parameters in (rope, *rope.values()):
         if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope"):
             candidates.append(parameters.get("original_max_position_embeddings"))
+    if getattr(config, "attn_temperature_tuning", False):
+        candidates.append(getattr(config, "floor_scale", None))
     limits = [limit for limit in candidates if isinstance(limit, int) and limit > 0]
     return min(limits) if limits else None
 

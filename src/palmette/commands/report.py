@@ -1,5 +1,6 @@
 """`palmette report`: writes one self-contained HTML page about runs or sweeps."""
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 MOST_QUESTIONS = 2_000
 """Questions that are made again for the report of a run that may come from anywhere."""
+
+MOST_SECONDS = 5.0, 300.0
+"""How long such a run's answers are judged again, each and all together."""
 
 
 def report(
@@ -52,7 +56,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
 
     A run may outlive its task: where that, or its judge, cannot be loaded any more, its answers are read, but not
     judged again. A run's folder may come from anywhere: unless it is `trusted`, no `package.module:name` is imported,
-    and no more than `MOST_QUESTIONS` are made again.
+    no more than `MOST_QUESTIONS` are made again, and answers are judged for `MOST_SECONDS` each and in all.
     """
     from palmette.run.search import judge_of
     from palmette.score.judge import load_judge
@@ -61,6 +65,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
     from palmette.tasks.task import OWN_QUESTIONS
 
     built: dict[str, Rejudge] = {}
+    most_seconds = math.inf if trusted else MOST_SECONDS[1]
 
     def rejudge_of(config: "Config") -> Rejudge:
         key = config.task.model_dump_json()
@@ -70,7 +75,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
         try:
             _check_task(config.task, trusted=trusted)
             task = load_task(config.task)
-            built[key] = Rejudge(judge_of(config, task), task.questions)
+            built[key] = Rejudge(judge_of(_hurried(config, trusted), task), task.questions, most_seconds=most_seconds)
         except PalmetteError as error:
             if config.task.name != OWN_QUESTIONS:  # Nobody expects those to be loaded again.
                 print(f"palmette: answers are not judged again: {one_line(str(error))}", file=sys.stderr)
@@ -78,6 +83,11 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
         return built[key]
 
     return rejudge_of
+
+
+def _hurried(config: "Config", trusted: bool) -> "Config":
+    seconds = config.task.verify_seconds if trusted else min(config.task.verify_seconds, MOST_SECONDS[0])
+    return config.model_copy(update={"task": config.task.model_copy(update={"verify_seconds": seconds})})
 
 
 def _check_task(settings: "TaskSettings", *, trusted: bool) -> None:

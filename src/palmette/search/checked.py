@@ -18,6 +18,8 @@ from palmette.tasks.task import Question
 from palmette.units import one_line
 
 _FINISHES = get_args(Finish)
+_MOST_LOGPROB = 1e-3
+"""Rounding may lift the log-probability of a certain token above 0."""
 
 
 def prompt_of(backend: Backend, question: Question) -> tuple[int, ...]:
@@ -72,7 +74,7 @@ class Flight:
         if asked is None:
             told = f"finished returned a step of node {expansion.node} of question {one_line(expansion.question, 80)}"
             _refuse_backend(self._backend, told, "each step that was started, once")
-        return asked, _step(self._backend, step)
+        return asked, _step(self._backend, step, asked)
 
 
 def kv_bytes_per_token(backend: Backend) -> int:
@@ -215,7 +217,7 @@ def _numbers(values: Any) -> tuple[float, ...] | None:
         return None
 
 
-def _step(backend: Backend, step: Any) -> Step:
+def _step(backend: Backend, step: Any, asked: Expansion) -> Step:
     if not isinstance(step, Step):
         _refuse_backend(backend, f"a step is {shown(step)}", "a palmette.Step")
     tokens, logprobs = _tokens(step.tokens), _numbers(step.logprobs)
@@ -226,6 +228,10 @@ def _step(backend: Backend, step: Any) -> Step:
     if len(logprobs) != len(tokens):
         told = f"a step has {len(tokens)} tokens and {len(logprobs)} logprobs"
         _refuse_backend(backend, told, "one log-probability for each token")
+    if len(tokens) > asked.max_tokens:
+        _refuse_backend(backend, f"a step has {len(tokens)} tokens", f"at most max_tokens, {asked.max_tokens}")
+    if logprobs and max(logprobs) > _MOST_LOGPROB:
+        _refuse_backend(backend, f"a step has a log-probability of {max(logprobs)}", "0 or less")
     if not isinstance(step.text, str):
         _refuse_backend(backend, f"a step has text {shown(step.text)}", "a text")
     if step.finish not in _FINISHES:

@@ -1,5 +1,7 @@
 """Judges the answers of recorded trees again, with every aggregate and every vote; generates nothing."""
 
+import math
+import time
 from collections.abc import Iterable
 from typing import get_args
 
@@ -21,8 +23,10 @@ class Rejudge:
     If the judge does not go by the answer alone (`by_answer` is False), each leaf is judged once instead.
     """
 
-    def __init__(self, judge: Judge, questions: Iterable[Question]) -> None:
+    def __init__(self, judge: Judge, questions: Iterable[Question], *, most_seconds: float = math.inf) -> None:
+        """Judge for `most_seconds` in all; answers after that are not judged."""
         self._judge = CheckedJudge(judge)
+        self._seconds_left = most_seconds
         self._questions = {question.id: question for question in questions}
         self._verdicts: dict[tuple[str, str | int | None], str | None] = {}
 
@@ -45,10 +49,14 @@ class Rejudge:
             raise RunError(f"question {name!r} is no longer in the task: it has changed since the run")
         answer, leaf = (None, None) if ballot is None else (ballot.answer, ballot.leaf)
         key = name, answer if self._judge.by_answer else leaf
+        if key not in self._verdicts and self._seconds_left <= 0:
+            return None
         if key not in self._verdicts:
+            begun = time.monotonic()
             solution = "" if leaf is None else replayed.tree.solution(leaf)
             verdict = self._judge.verdict(self._questions[name], solution, answer)
             self._verdicts[key] = verdict.outcome
+            self._seconds_left -= time.monotonic() - begun
         return self._verdicts[key]
 
 

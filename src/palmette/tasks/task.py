@@ -81,6 +81,10 @@ def _check_task(task: Task) -> None:
         seen.add(question.id)
 
 
+ROLES = ("system", "user", "assistant")
+"""Who speaks in a message."""
+
+
 def check_question(question: Any, place: str) -> None:
     """Raise ConfigError, with `place`, unless this is a Question that can be asked, recorded and read again.
 
@@ -95,7 +99,9 @@ def check_question(question: Any, place: str) -> None:
         raise ConfigError(f"{place}: reference is {shown(question.reference)}: expected a text, or None")
     messages: Any = question.messages
     if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
-        raise ConfigError(f"{place}: messages is {shown(messages)}: expected messages with a text as role and content")
+        raise ConfigError(
+            f"{place}: messages is {shown(messages)}: expected messages of role ({', '.join(ROLES)}) and content"
+        )
     texts = [question.id, question.reference or "", *(message["content"] for message in messages)]
     if sum(map(len, texts)) > LONGEST_QUESTION:
         raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
@@ -110,7 +116,9 @@ def check_question(question: Any, place: str) -> None:
 
 
 def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+    """Tell whether a message has a role and a content and no other key: chat templates write what they are given."""
+    whole = isinstance(message, Mapping) and message.keys() == {"role", "content"}
+    return whole and message["role"] in ROLES and isinstance(message["content"], str)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from palmette.errors import BackendError, RunError
+from palmette.errors import BackendError, ConfigError, RunError
 from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
 from palmette.train.loss import LossSettings, token_losses
@@ -97,6 +97,8 @@ class Learner:
         self._adam = adam or AdamSettings()
         self._savings = savings or Savings()
         self._temperature = temperature
+        if chunk_tokens is not None and chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens is {chunk_tokens}: give a whole number of 1 or more, or None")
         self._chunk_tokens = chunk_tokens
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not self._weights:

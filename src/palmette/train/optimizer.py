@@ -26,6 +26,12 @@ class AdamSettings:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ConfigError(f"learning_rate is {self.learning_rate}: give a number above 0 and up to 1, 1e-6 say")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas are {self.betas}: give two numbers from 0 to below 1, (0.9, 0.999) say")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay is {self.weight_decay}: give 0 or more")
+        if self.max_norm is not None and not self.max_norm > 0:  # A norm below 0 would turn every step around.
+            raise ConfigError(f"max_norm is {self.max_norm}: give a number above 0, or None for no clipping")
         if not 0 < self.eps < math.inf:  # A gradient of 0, as of an unused token, gives a step of 0 / (0 + eps).
             raise ConfigError(f"eps is {self.eps}: give a number above 0, 1e-8 say")
 
@@ -45,26 +51,39 @@ class AdamW:
         self._own = _fused(own, settings) if own else None
         rest = [weight for weight in weights if not any(weight is other for other in own)]
         self._masters: list[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]] = []
+        self._known: dict[nn.Parameter, tuple[int, int]] = {}
+        """Address and version of each weight as its master last left it."""
         for weight in rest:
             dtype = torch.promote_types(weight.dtype, torch.float32)
             master = nn.Parameter(weight.detach().to(device or weight.device, dtype, copy=True))
             self._masters.append((weight, master, _fused([master], settings)))
+            self._known[weight] = _identity(weight)
         largest = max((master for _, master, _ in self._masters), key=lambda master: master.numel(), default=None)
         self._gradient = None if largest is None else torch.empty_like(largest).flatten()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change every weight that has a gradient. Gradients of weights with a master are dropped."""
+        """Change every weight that has a gradient. Gradients of weights with a master are dropped.
+
+        A weight that was changed since, by a checkpoint that was loaded, is its master's new value.
+        """
         if self._own is not None:
             self._own.step()
         for weight, master, optimizer in self._masters:
             if weight.grad is not None:
                 assert self._gradient is not None
+                if _identity(weight) != self._known[weight]:
+                    master.copy_(weight)
                 master.grad = self._gradient[: weight.numel()].view_as(weight).copy_(weight.grad)
                 weight.grad = None
                 optimizer.step()
                 master.grad = None
                 weight.copy_(master)
+                self._known[weight] = _identity(weight)
+
+
+def _identity(weight: torch.Tensor) -> tuple[int, int]:
+    return weight.data_ptr(), weight._version
 
 
 def _is_wide(weight: torch.Tensor) -> bool:

@@ -3,16 +3,18 @@
 Shapes: R rows, L positions, D hidden size, T response tokens of a micro-batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from palmette.errors import PalmetteError
 from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
-from palmette.train.model_parts import body_of, head_of
-from palmette.train.samples import Sample, micro_batches, shared_temperature
+from palmette.train.model_parts import Head, body_of, head_of
+from palmette.train.samples import Sample, check_tokens, micro_batches, shared_temperature
 
 
 @torch.no_grad()
@@ -22,9 +24,24 @@ def response_logprobs(
     """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
     They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
-    Inside `memory.offload.streamed` only two layers of the model are in memory at a time.
+    The model is in eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
     """
-    head = head_of(model, shared_temperature(samples) if temperature is None else temperature)
+    if not samples:
+        return []
+    chosen = shared_temperature(samples) if temperature is None else temperature
+    if not 0 < chosen < math.inf:
+        raise PalmetteError(f"log-probabilities cannot be at temperature {chosen}: give 1 for greedy decoding")
+    head = head_of(model, chosen)
+    check_tokens(samples, len(head.weight_VD))
+    was_training = model.training
+    model.eval()
+    try:
+        return _logprobs(model, head, samples, micro_batch_tokens)
+    finally:
+        model.train(was_training)
+
+
+def _logprobs(model: Any, head: Head, samples: Sequence[Sample], micro_batch_tokens: int) -> list[tuple[float, ...]]:
     body = body_of(model)
     results: list[tuple[float, ...]] = []
     for micro_batch in micro_batches(samples, micro_batch_tokens):

@@ -115,12 +115,8 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
     """
     if not samples:
         raise PalmetteError("an update needs one sample or more")
+    check_tokens(samples, vocabulary)
     for index, sample in enumerate(samples):
-        invalid = next(
-            (token for token in (*sample.prompt, *sample.response) if not _is_token(token, vocabulary)), None
-        )
-        if invalid is not None:
-            raise PalmetteError(f"sample {index} holds the token {invalid!r}, the model has 0 to {vocabulary - 1}")
         if sample.temperature != temperature:
             raise PalmetteError(
                 f"sample {index} is at temperature {sample.temperature}, the learner at {temperature}: give "
@@ -137,5 +133,13 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
         raise PalmetteError("the samples lack reference_logprobs: set kl_weight to 0 or add them")
 
 
+def check_tokens(samples: Sequence[Sample], vocabulary: int) -> None:
+    """Raise PalmetteError if a sample holds a token that is not in the vocabulary."""
+    for index, sample in enumerate(samples):
+        for token in (*sample.prompt, *sample.response):
+            if not _is_token(token, vocabulary):
+                raise PalmetteError(f"sample {index} holds the token {token!r}, the model has 0 to {vocabulary - 1}")
+
+
 def _is_token(token: object, vocabulary: int) -> bool:
-    return isinstance(token, int) and 0 <= token < vocabulary
+    return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary

@@ -37,6 +37,11 @@ def check_trainable(model: Any) -> None:
 
 
 def _refuse_noise(model: Any, tokens_1L: torch.Tensor) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Dropout) and module.p:  # An untrained adapter's dropout does not show yet.
+            raise BackendError(
+                f"cannot train a {model.config.model_type}: {name} has a dropout of {module.p}. Set it to 0"
+            )
     model.train()
 
     def outputs() -> torch.Tensor:

@@ -7,9 +7,7 @@ from typing import Any
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import Format, Message, Question, Task, check_question, own_format, read_format
-
-_ROLES = ("system", "user", "assistant")
+from palmette.tasks.task import ROLES, Format, Message, Question, Task, check_question, own_format, read_format
 
 
 def load(settings: TaskSettings) -> Task:
@@ -98,12 +96,12 @@ def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, .
 
 def _chat(messages: Any, place: str) -> tuple[Message, ...]:
     whole = isinstance(messages, list) and all(
-        isinstance(message, dict) and message.get("role") in _ROLES and isinstance(message.get("content"), str)
+        isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         for message in messages
     )
     if not whole or not messages or messages[-1]["role"] != "user":
         raise ConfigError(
-            f"{place}: 'messages' must be a list of role ({', '.join(_ROLES)}) and content, the user's last"
+            f"{place}: 'messages' must be a list of role ({', '.join(ROLES)}) and content, the user's last"
         )
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 
