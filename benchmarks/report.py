@@ -23,7 +23,8 @@ from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.score.judges.math import MathJudge
 from palmette.score.scorer import Candidate
-from palmette.search.loop import Limits, search
+from palmette.search.growth import Limits
+from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
 from palmette.search.result import finished_event, judge_tree

@@ -1,7 +1,10 @@
-"""Ten seeded searches by two source trees, their tree events compared byte for byte.
+"""Ten seeded searches by two source trees, the tree events of each question compared byte for byte.
 
 git worktree add ../before COMMIT
 python -m benchmarks.same_trees --before ../before/src
+
+The order between questions may differ. Log-probabilities may differ by one in their last recorded digit, which depends
+on what else was in the batch; everything else has to be the same.
 """
 
 import argparse
@@ -16,6 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).parents[1] / "src"
 TREE_EVENTS = ("question_started", "wave_done", "question_finished")
+LAST_DIGIT = 1.01e-4
 _SHORT = ("--questions", "6", "--seed", "11")
 RUNS: dict[str, tuple[str, ...]] = {
     "best_of_n": ("--strategy", "best_of_n", "--width", "16", *_SHORT),
@@ -43,6 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, required=True, help="the src folder of the commit to compare with")
     parser.add_argument("--keep", type=Path, help="folder in which the runs of the commit before are kept")
+    parser.add_argument(
+        "--named-by-order", action="store_true", help="the commit before names best_of_n's nodes by wave"
+    )
     chosen = parser.parse_args()
     differs = 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -52,23 +59,63 @@ def main() -> None:
                 _search(chosen.before.resolve(), kept, flags)
             _search(HERE, Path(scratch) / f"after-{place}", flags)
             before, after = tree_events(kept), tree_events(Path(scratch) / f"after-{place}")
-            added = sorted({key for old, new in zip(before, after, strict=False) for key in new.keys() - old.keys()})
-            same = len(before) == len(after) and all(map(_repeats, before, after))
+            is_renamed = chosen.named_by_order and "best_of_n" in flags
+            if is_renamed:
+                before, after = _until_a_branch_ends(before), _until_a_branch_ends(after)
+            same = before.keys() == after.keys() and all(_repeats(before[name], after[name]) for name in before)
             differs += not same
-            print(f"{name}: {len(before)} events {'equal' if same else 'DIFFER'}; new keys: {', '.join(added) or '-'}")
+            events = sum(map(len, before.values()))
+            told = "equal" if same else "DIFFER"
+            until = ", up to the first end of a branch of each question" if is_renamed else ""
+            print(f"{name}: {events} events {told}{until}", flush=True)
     sys.exit(differs > 0)
 
 
-def tree_events(folder: Path) -> list[dict[str, Any]]:
-    """Return the events of a run that tell of its trees."""
+def tree_events(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the events of a run that tell of its trees, by question."""
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    return [event for event in map(json.loads, lines) if event["kind"] in TREE_EVENTS]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in map(json.loads, lines):
+        if event["kind"] in TREE_EVENTS:
+            found.setdefault(event["question"], []).append(event)
+    return found
 
 
-def _repeats(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Tell whether every key of the old event is in the new one with the same bytes, in the same order."""
-    kept = {key: value for key, value in new.items() if key in old}
-    return json.dumps(kept) == json.dumps(old)
+def _until_a_branch_ends(trees: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the events of each question up to the wave in which a branch ends: seeds after it are other ones."""
+    cut: dict[str, list[dict[str, Any]]] = {}
+    for question, events in trees.items():
+        ends = [place for place, event in enumerate(events) if _has_an_end(event)]
+        cut[question] = events[: ends[0] + 1] if ends else events
+    return cut
+
+
+def _has_an_end(event: dict[str, Any]) -> bool:
+    return event["kind"] == "wave_done" and len(event["children"]) < len(event["nodes"])
+
+
+def _repeats(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether every key of the old events is in the new ones with the same bytes, in the same order."""
+    if len(old) != len(new):
+        return False
+    kept = [
+        {key: value for key, value in after.items() if key in before} for before, after in zip(old, new, strict=True)
+    ]
+    if json.dumps([_without_logprobs(event) for event in kept]) != json.dumps(
+        [_without_logprobs(event) for event in old]
+    ):
+        return False
+    pairs = zip(_logprobs(old), _logprobs(kept), strict=True)
+    return all(abs(before - after) < LAST_DIGIT for before, after in pairs)
+
+
+def _without_logprobs(event: dict[str, Any]) -> dict[str, Any]:
+    nodes = [{**node, "logprobs": len(node["logprobs"])} for node in event.get("nodes", [])]
+    return {**event, "nodes": nodes} if nodes else event
+
+
+def _logprobs(events: Sequence[dict[str, Any]]) -> list[float]:
+    return [logprob for event in events for node in event.get("nodes", []) for logprob in node["logprobs"]]
 
 
 def _search(source: Path, folder: Path, flags: Sequence[str]) -> None:

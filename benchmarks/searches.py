@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from palmette import Searcher
 from palmette.backends.backend import Backend, Expansion, Message, Step
+from palmette.backends.blocking import as_started
 from palmette.backends.local import LocalBackend
 from palmette.run.parts import Parts, load_embedder, load_scorer
 from palmette.settings import Config
@@ -15,7 +16,7 @@ class Timed:
     """A backend that keeps what it wrote, and counts the seconds of its calls and the KV it held after each."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend = as_started(backend)
         self.kv_bytes_per_token, self.context_tokens = backend.kv_bytes_per_token, backend.context_tokens
         self.tokens, self.seconds = 0, 0.0
         self.steps: list[tuple[int, ...]] = []
@@ -34,16 +35,20 @@ class Timed:
         """Forget what is kept for these nodes."""
         self._backend.release(question, nodes)
 
-    def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Grow the steps by the clock."""
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Take these expansions."""
+        self._backend.start(expansions)
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Grow steps by the clock."""
         begun = time.perf_counter()
-        steps = self._backend.expand(expansions)
+        done = self._backend.finished()
         self.seconds += time.perf_counter() - begun
-        self.tokens += sum(len(step.tokens) for step in steps)
-        self.steps += [step.tokens for step in steps]
+        self.tokens += sum(len(step.tokens) for _, step in done)
+        self.steps += [step.tokens for _, step in done]
         if isinstance(self._backend, LocalBackend):
             self.peak_kv_bytes = max(self.peak_kv_bytes, self._backend.tree.cache.pool.taken_bytes)
-        return steps
+        return done
 
 
 def searched(config: Config, backend: Backend) -> Timed:

@@ -37,7 +37,7 @@ class EngineSide:
     def start(self) -> None:
         """Begin with an empty pool."""
         self.tree = TreeModel(self._model)
-        self._engine = Engine(self.tree, Sampling(), max_lanes=512)
+        self._engine = Engine(self.tree, Sampling(), max_lanes=512, ended=_is_full)
         self._nodes = {}
 
     def grow(self, parents: Sequence[Parent]) -> Steps:
@@ -55,7 +55,9 @@ class EngineSide:
                 path = (parent.question, *parent.name, child)
                 seed = int.from_bytes(hashlib.blake2b(str(path).encode(), digest_size=8).digest(), "big") >> 1
                 rows.append(Row(above, seed, STEP_TOKENS))
-        self._engine.write(rows, lambda row: "full" if len(row.tokens) == row.limit else None)
+        self._engine.add(rows)
+        while any(row.ending is None for row in rows):
+            self._engine.tick()
         self.peak_kv_bytes = max(self.peak_kv_bytes, self.tree.cache.pool.taken_bytes)
         left = iter(rows)
         grown: Steps = []
@@ -66,6 +68,10 @@ class EngineSide:
                 assert row.node is not None
                 self._nodes[(parent.question, *parent.name, child)] = row.node
         return grown
+
+
+def _is_full(row: Row[str]) -> str | None:
+    return "full" if len(row.tokens) == row.limit else None
 
 
 class GenerateSide:

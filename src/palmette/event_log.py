@@ -7,27 +7,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from palmette.errors import RunError
-from palmette.events import (
-    Event,
-    MemoryTimeline,
-    OomRetry,
-    QuestionFinished,
-    QuestionStarted,
-    Reclaimed,
-    RunStarted,
-    Session,
-    WaveDone,
-)
+from palmette.events import Event
 
 FILE_NAME = "events.jsonl"
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls))
-    for cls in (RunStarted, QuestionStarted, WaveDone, QuestionFinished, Session, OomRetry, Reclaimed, MemoryTimeline)
+    cls.kind: TypeAdapter(with_config(ConfigDict(allow_inf_nan=False))(cls)) for cls in get_args(Event)
 }
 _RENAMED = {"rung": "oom_retry"}
 """Kinds of events by the names that earlier versions wrote."""

@@ -130,6 +130,23 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Occupancy:
+    """What the search of one process did over time, in bins of `bin_seconds` from `began` (seconds since 1970) on.
+
+    `ticks` counts the policy's forward passes that sampled tokens, `rows` the tokens that they sampled, one for each
+    row; both are 0 for a backend that does not tell them. `spent` has the seconds of each activity: policy, reward,
+    embedder, strategy; what is left of a bin went into the rest of the loop and the judge.
+    """
+
+    kind: ClassVar[str] = "occupancy"
+    began: Amount
+    bin_seconds: Amount
+    ticks: tuple[Count, ...]
+    rows: tuple[Count, ...]
+    spent: dict[str, tuple[Amount, ...]]
+
+
+@dataclass(frozen=True)
 class OomRetry:
     """An out-of-memory retry: a piece of `tried` units failed, the next ones have at most `limit` units.
 
@@ -202,4 +219,14 @@ class MemoryTimeline:
     used_bytes: Count | None = None
 
 
-Event = RunStarted | QuestionStarted | WaveDone | QuestionFinished | Session | OomRetry | Reclaimed | MemoryTimeline
+Event = (
+    RunStarted
+    | QuestionStarted
+    | WaveDone
+    | QuestionFinished
+    | Session
+    | Occupancy
+    | OomRetry
+    | Reclaimed
+    | MemoryTimeline
+)

@@ -40,7 +40,9 @@ KINDS: dict[str, Kind] = {
     "task": Kind("palmette.tasks", "palmette.tasks.sources"),
     "judge": Kind("palmette.judges", "palmette.score.judges"),
     "scorer": Kind("palmette.scorers", "palmette.score.scorers"),
-    "backend": Kind("palmette.backends", "palmette.backends", apart=("backend", "chat", "guarded", "scripted")),
+    "backend": Kind(
+        "palmette.backends", "palmette.backends", apart=("backend", "blocking", "chat", "guarded", "scripted")
+    ),
     "embedder": Kind("palmette.embedders"),
 }
 

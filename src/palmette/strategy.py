@@ -73,6 +73,14 @@ class Strategy(ABC):
         """What this strategy uses with these settings."""
         return frozenset({"scores"})
 
+    @property
+    def independent(self) -> bool:
+        """Whether every open leaf below the prompt gets exactly one child, whatever the other leaves are.
+
+        Then a branch goes on as soon as its step is done and does not wait for the others.
+        """
+        return False
+
     @abstractmethod
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
         """Return how many children each leaf gets in the next wave: integers that sum to at most `width`.
@@ -136,6 +144,8 @@ def make_strategy(part: Any, settings: Any, *, width: int, first_step_tokens: in
         raise TypeError("a strategy is a subclass of palmette.Strategy or a function of frontier, width and room")
     with telling("strategy", name_of(made), "uses", ConfigError):
         frozenset(made.uses)
+    with telling("strategy", name_of(made), "independent", ConfigError):
+        bool(made.independent)
     return made
 
 

@@ -37,14 +37,17 @@ def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def grown(folder: Path) -> list[Event]:
-    """Return what a run asked, grew and answered; the last digit of a log-probability moves with the batch."""
-    found: list[Event] = []
+    """Return what a run asked, grew and answered, question by question.
+
+    The last digit of a log-probability moves with the batch.
+    """
+    found: list[QuestionStarted | WaveDone | QuestionFinished] = []
     for event in read_events(folder):
         if isinstance(event, WaveDone):
             found.append(replace(event, nodes=tuple(replace(node, logprobs=()) for node in event.nodes)))
         elif isinstance(event, QuestionStarted | QuestionFinished):
             found.append(event)
-    return found
+    return [*sorted(found, key=lambda event: event.question)]
 
 
 def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every_rung(
@@ -68,7 +71,8 @@ def test_a_search_that_does_not_fit_finishes_with_the_same_trees_and_shows_every
     assert not [event for event in read_events(free) if isinstance(event, OomRetry)]
     retries = [event for event in read_events(capped) if isinstance(event, OomRetry)]
     waves = [retry for retry in retries if retry.guard == "wave"]
-    assert waves and waves[0].tried == 120 and waves[0].limit == 60
+    # All rows that were running at the tick, of 120 that were started.
+    assert waves and 60 < waves[0].tried <= 120 and waves[0].limit == waves[0].tried // 2
     assert all(retry.limit is not None and retry.limit < retry.tried for retry in retries if not retry.spared)
     assert all("allocate" in retry.reason for retry in retries)
     timelines = [event for event in read_events(capped) if isinstance(event, MemoryTimeline)]

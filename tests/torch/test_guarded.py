@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion
+from palmette.backends.blocking import expand_all
 from palmette.backends.guarded import GuardedBackend
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
@@ -82,11 +83,12 @@ def test_a_wave_that_fails_at_any_call_grows_the_same_steps_and_leaves_a_whole_c
     local, retries = backend(policy, tokenizer), list[OomRetry]()
     guarded = GuardedBackend(local, guard(retries).run, nullcontext)
     with failing(policy, lambda call, tokens: call == failed):
-        steps = guarded.expand(asked)
-    assert [(retry.tried, retry.limit) for retry in retries] == [(12, 6)]
+        steps = expand_all(guarded, asked)
+    running = sum(len(step.tokens) >= failed for step in expected)  # A call samples one token of each running row.
+    assert [(retry.tried, retry.limit) for retry in retries] == [(running, running // 2)]
     assert [(step.tokens, step.text) for step in steps] == [(step.tokens, step.text) for step in expected]
     local.tree.cache.check_integrity()
-    again = guarded.expand(second(asked, [step.tokens for step in steps]))
+    again = expand_all(guarded, second(asked, [step.tokens for step in steps]))
     assert [step.tokens for step in again] == [step.tokens for step in after]
     for expansion in asked:
         local.release(expansion.question, [0, expansion.node or 0, (expansion.node or 0) + 100])
@@ -102,9 +104,10 @@ def test_a_model_that_only_fits_few_rows_grows_the_same_steps(
     most = max(len(one.prefix) for one in asked) + 1
     local, retries = backend(policy, tokenizer), list[OomRetry]()
     with failing(policy, lambda call, tokens: tokens > most):
-        steps = GuardedBackend(local, guard(retries).run, nullcontext).expand(asked)
+        steps = expand_all(GuardedBackend(local, guard(retries).run, nullcontext), asked)
     assert [step.tokens for step in steps] == [step.tokens for step in expected]
-    assert [retry.tried for retry in retries][:2] == [12, 6]
+    assert [retry.tried for retry in retries][:1] == [12]
+    assert all(retry.limit is not None and retry.limit < retry.tried for retry in retries)
 
 
 def test_caches_are_given_up_before_the_search_is(
@@ -116,7 +119,7 @@ def test_caches_are_given_up_before_the_search_is(
     guarded = GuardedBackend(local, guard(retries, local.give_up_cache).run, nullcontext)
     before = local.tree.cache.pool.blocks
     with failing(policy, lambda call, tokens: local.tree.cache.pool.blocks == before):
-        steps = guarded.expand(asked)
+        steps = expand_all(guarded, asked)
     assert [step.tokens for step in steps] == [step.tokens for step in expected]
     assert [(retry.tried, retry.limit, retry.spared) for retry in retries] == [
         (4, 2, False),
@@ -136,7 +139,7 @@ def test_a_model_that_never_fits_is_a_budget_error(
         failing(policy, lambda call, tokens: True),
         pytest.raises(BudgetError, match=r"smallest wave \(1 node, tried 2, 1\)"),
     ):
-        guarded.expand(wave(prompt, parents=1, children=2))
+        expand_all(guarded, wave(prompt, parents=1, children=2))
     assert retries[-1].limit is None and not retries[-1].spared
     local.tree.cache.check_integrity()
 
@@ -210,7 +213,7 @@ def test_a_cache_that_cannot_grow_is_told_once_and_grows_the_same_steps(
     with Meter() as meter, meter.recording(heard.append):
         watch = Watch(meter, MemorySettings(), local, None)
         for _ in range(2):
-            steps = watch.backend.expand(wave(prompt))
+            steps = expand_all(watch.backend, wave(prompt))
             assert [step.tokens for step in steps] == [step.tokens for step in expected]
     (retry,) = [event for event in heard if isinstance(event, OomRetry)]
     assert (retry.guard, retry.unit, retry.limit) == ("policy cache", "token", pool.limit_tokens)

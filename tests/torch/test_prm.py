@@ -116,7 +116,7 @@ def test_scores_wave_by_wave_equal_those_of_a_scorer_that_remembers_nothing(
         paths = [candidate.steps for candidate in grown if not candidate.finished][:6]
 
 
-def test_only_new_tokens_are_computed_and_only_the_last_wave_is_kept(
+def test_only_new_tokens_are_computed_and_the_last_wave_of_each_question_is_kept_until_it_is_forgotten(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = PrmScorer(reward, tokenizer, batch_rows=16)
@@ -133,5 +133,13 @@ def test_only_new_tokens_are_computed_and_only_the_last_wave_is_kept(
     assert computed == [len("_(3+4)*2\n3+4=7\n"), len("7*2=14\n") + len("7*2_")]  # a token for each character
     other = ({"role": "user", "content": "1+1"},)
     scorer.score([Candidate(other, ("1+1=2",), True)])
-    held = scorer.tree.cache.pool.taken_bytes / scorer.tree.cache.pool.shape.token_bytes
-    assert held == len("_1+1\n")  # the prompt
+    pool = scorer.tree.cache.pool
+    # The prompt of this question, and the path of the other one that can go on.
+    assert pool.taken_bytes == pool.shape.token_bytes * (len("_1+1\n") + len("_(3+4)*2\n3+4=7\n7*2=14\n"))
+    scorer.score([Candidate(ASKED, ("3+4=7\n", "7*2=14\n", "14\n"), False)])
+    assert computed[3:] == [len("14\n")]  # as if nothing had been asked in between
+    scorer.forget(ASKED)
+    assert pool.taken_bytes == pool.shape.token_bytes * len("_1+1\n")
+    scorer.forget(other)
+    scorer.forget(other)
+    assert pool.taken_bytes == 0

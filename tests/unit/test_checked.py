@@ -123,7 +123,7 @@ def test_a_step_that_no_event_can_hold_is_refused_with_its_field(
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
-        (Own(lambda step: "=1"), r"expand returned '=1' \(str\): expected a palmette.Step"),
+        (Own(lambda step: "=1"), r"a step is '=1' \(str\): expected a palmette.Step"),
         (Own(prompt="1?"), r"encode returned '1\?' \(str\): expected a tuple of token ids"),
         (Own(prompt=None), r"encode returned None \(NoneType\)"),
         (Own(kv_bytes_per_token=None), r"kv_bytes_per_token is None \(NoneType\): expected a whole number of bytes"),

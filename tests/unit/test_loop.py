@@ -3,14 +3,15 @@ from typing import Any
 
 import pytest
 
-from palmette.backends.backend import Backend, Expansion, OnDevice, Step, TakesWeights
+from palmette.backends.backend import Expands, Expansion, OnDevice, Step, TakesWeights
 from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.guard import GivesUpCache
 from palmette.memory.oom import TellsCacheFull
 from palmette.score.scorer import Candidate
 from palmette.search.cluster import Clusterer
-from palmette.search.loop import Growth, Limits, Observer, node_seed, search
+from palmette.search.growth import Growth, Limits, Observer, node_seed
+from palmette.search.loop import search
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import Rebase, RebaseSettings
@@ -83,7 +84,7 @@ def grow(
 
 
 def test_a_backend_that_only_searches_claims_nothing_else() -> None:
-    scripted: Backend = ScriptedBackend(countdown)
+    scripted: Expands = ScriptedBackend(countdown)
     assert not isinstance(scripted, (GivesUpCache, TellsCacheFull, TakesWeights, OnDevice))
     (step,) = scripted.expand([Expansion("a", 0, (1,), 0, 50)])
     assert (step.logprobs, step.temperature) == ((0.0,) * 5, 1.0)
@@ -356,7 +357,8 @@ def test_a_search_that_is_given_up_leaves_no_nodes_behind() -> None:
     growths = search(ask("a", "b"), backend, None, BestOfN(), LIMITS, seed=0, aggregate="last", observer=Observer())
     assert next(growths).question.id == "a"
     growths.close()
-    assert sorted(backend.released) == [(question, node) for question in "ab" for node in range(5)]
+    # Of b the next steps are started as well: its branches do not wait for each other.
+    assert sorted(backend.released) == [("a", node) for node in range(5)] + [("b", node) for node in range(9)]
 
 
 @pytest.mark.parametrize(

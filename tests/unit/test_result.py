@@ -13,7 +13,8 @@ from palmette.event_log import EventLog, read_events
 from palmette.events import Chosen, Event, JudgedLeaf
 from palmette.score.judge import Verdict
 from palmette.score.scorer import Candidate
-from palmette.search.loop import Growth, Limits, search
+from palmette.search.growth import Growth, Limits
+from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.rejudge import Rejudge
 from palmette.search.replay import replay

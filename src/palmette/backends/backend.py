@@ -8,7 +8,18 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from palmette.tasks.task import Message
 
 Finish = Literal["step", "end", "length"]
-__all__ = ["Backend", "Expansion", "Finish", "Message", "OnDevice", "Step", "TakesWeights", "TellsTokens"]
+__all__ = [
+    "Backend",
+    "Expands",
+    "Expansion",
+    "Finish",
+    "Message",
+    "OnDevice",
+    "StartsSteps",
+    "Step",
+    "TakesWeights",
+    "TellsTokens",
+]
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,10 @@ class Step:
 
 
 class Backend(Protocol):
-    """What a search needs to generate steps. On a CPU in float32 an expansion gives the same step in every batch.
+    """What every backend has. It generates steps as `StartsSteps` or, in one blocking call, as `Expands`.
 
-    Abilities that only some backends have are protocols of their own, below, and are tested for with isinstance.
+    On a CPU in float32 an expansion gives the same step in every batch. Abilities that only some backends have are
+    protocols of their own, below.
     """
 
     kv_bytes_per_token: int
@@ -68,11 +80,31 @@ class Backend(Protocol):
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a prompt, rendered by the model's chat template if it has one."""
 
+    def release(self, question: str, nodes: Sequence[int]) -> None:
+        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice, and for a node never generated.
+
+        A step that was started for one of these nodes and is not done yet is given up.
+        """
+
+
+class StartsSteps(Backend, Protocol):
+    """A backend that generates many steps at once and hands over each one when it is done, whatever the others do."""
+
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Take these expansions, besides those that are in flight already; does not wait for a step."""
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Work until at least one step that was started is done; return all that are done, in any order.
+
+        Every step is returned once. The list is empty only if nothing is in flight.
+        """
+
+
+class Expands(Backend, Protocol):
+    """A backend that generates steps in one blocking call; `Blocking` makes it a `StartsSteps`."""
+
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         """Generate one step for each expansion; return them in the same order when all are done."""
-
-    def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Free the KV of these nodes; ancestors keep theirs. Safe to call twice, and for a node never generated."""
 
 
 @runtime_checkable
@@ -92,7 +124,7 @@ class TakesWeights(Protocol):
 
 @runtime_checkable
 class TellsTokens(Protocol):
-    """A backend that reports the number of generated tokens during a call of `expand`."""
+    """A backend that reports the number of generated tokens while it generates them."""
 
     on_tokens: "Callable[[int], None] | None"
     """Called with the number of tokens generated since the last call; None for no call."""

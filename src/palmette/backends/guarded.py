@@ -1,23 +1,34 @@
-"""A backend with out-of-memory retry: splits a wave into pieces that fit in memory."""
+"""A backend with out-of-memory retry: what it computes at once is split into pieces that fit in memory."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
 
 from palmette.backends.backend import Backend, Expansion, Message, Step
+from palmette.backends.blocking import as_started
 from palmette.memory.guard import RunPieces
 from palmette.own_parts import name_of
 
 
-class GuardedBackend:
-    """Wraps another backend. A step depends only on its prefix and seed, so a wave in pieces gives the same steps.
+@runtime_checkable
+class FinishesInPieces(Protocol):
+    """A backend that supports out-of-memory retry."""
 
-    `run_pieces` splits each wave (`Guard.run`); `phase` is entered around each `expand`, to measure memory.
+    def finished_in_pieces(self, run_pieces: RunPieces) -> list[tuple[Expansion, Step]]:
+        """Return the same steps as `finished`; the model runs inside `run_pieces`, which may retry a failed piece."""
+
+
+class GuardedBackend:
+    """Wraps another backend. A step depends only on its prefix and seed, so work in pieces gives the same steps.
+
+    `run_pieces` splits the work (`Guard.run`): the lanes of a tick, or all expansions of a backend with a blocking
+    `expand`. `phase` is entered around each `finished`, to measure memory.
     """
 
     def __init__(
         self, backend: Backend, run_pieces: RunPieces, phase: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._backend = backend
+        self._backend = as_started(backend)
         self.part_name = name_of(backend)
         self._run_pieces = run_pieces
         self._phase = phase
@@ -33,10 +44,16 @@ class GuardedBackend:
         """Return the tokens of a prompt; see `Backend`."""
         return self._backend.encode(messages)
 
-    def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Generate one step for each expansion, in pieces; see `Backend`."""
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Take these expansions; see `StartsSteps`."""
+        self._backend.start(expansions)
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Return the steps that are done next; see `StartsSteps`."""
         with self._phase():
-            return [step for steps in self._run_pieces(expansions, self._backend.expand) for step in steps]
+            if isinstance(self._backend, FinishesInPieces):
+                return self._backend.finished_in_pieces(self._run_pieces)
+            return self._backend.finished()
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Free the KV of these nodes; see `Backend`."""

@@ -7,12 +7,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
+from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
 from palmette.engine.cuts import Sampling
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
 from palmette.settings import PolicySettings
 from palmette.zoo.foreign import as_backend_error
@@ -50,7 +52,9 @@ class LocalBackend:
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended)
+        self._rows: list[_Row] = []
+        """The steps in flight."""
         self._temperature = sampling.logprob_temperature
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
@@ -88,7 +92,11 @@ class LocalBackend:
         return render(self._tokenizer, messages)
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Free the KV of these nodes; see `Backend`."""
+        """Free the KV of these nodes and give up steps in flight for them; see `Backend`."""
+        gone = set(nodes)
+        given_up = [row for row in self._rows if row.expansion.question == question and row.expansion.node in gone]
+        if given_up:
+            self._cancel(given_up)
         known = self._nodes.get(question, {})
         for node in nodes:
             if node in known:
@@ -105,34 +113,60 @@ class LocalBackend:
         """Free the KV cache and halve its limit; nodes keep their tokens and are computed again when needed."""
         return self.tree.give_up_cache()
 
-    def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
-        """Generate one step for each expansion; see `Backend`. A call that failed can be repeated.
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Take these expansions; see `StartsSteps`.
 
-        Raises ConfigError if a prefix and its step may be longer than the policy's context.
+        Raises ConfigError, with none of them taken, if a prefix and its step may be longer than the policy's context.
         """
         for expansion in expansions:
             self._check_length(expansion)
-        self.tree.look_at_weights()
-        cache = self.tree.cache
         parents = {(each.question, each.parent, each.prefix): each for each in expansions}
         nodes = {key: self._parent(expansion) for key, expansion in parents.items()}
         rows = [_Row(nodes[each.question, each.parent, each.prefix], each) for each in expansions]
-        try:
-            with as_backend_error(self._name):
-                self._engine.write(rows, self._ended)
-        except BaseException:
-            for row in rows:
-                if row.node is not None:
-                    cache.drop(row.node)
-            raise
-        for row in rows:
-            child = row.expansion.node
+        self._rows += rows
+        self._engine.add(rows)
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Tick until a step is done; see `StartsSteps`. A call that failed can be repeated."""
+        return self.finished_in_pieces(run_whole)
+
+    def finished_in_pieces(self, run_pieces: RunPieces) -> list[tuple[Expansion, Step]]:
+        """Tick until a step is done, each tick in pieces of its lanes; see `FinishesInPieces`."""
+        self.tree.look_at_weights()
+        ended: list[Row[Ending]] = []
+        with as_backend_error(self._name):
+            while self._rows and not ended:
+                ended = self._engine.tick(run_pieces)
+        done = [row for row in ended if isinstance(row, _Row)]
+        self._rows = [row for row in self._rows if row.ending is None]
+        for row in done:
+            child, known = row.expansion.node, self._nodes.setdefault(row.expansion.question, {})
             assert row.node is not None
-            if child is None or child in self._nodes[row.expansion.question]:
-                cache.drop(row.node)
+            if child is None or child in known:
+                self.tree.cache.drop(row.node)
             else:
-                self._nodes[row.expansion.question][child] = row.node
-        return [self._step(row) for row in rows]
+                known[child] = row.node
+        return [(row.expansion, self._step(row)) for row in done]
+
+    def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
+        """Generate one step for each expansion; see `Expands`. A call that failed can be repeated."""
+        try:
+            return expand_all(self, expansions)
+        except BaseException:
+            self._cancel(self._rows)
+            for expansion in expansions:
+                if expansion.node is not None:
+                    self.release(expansion.question, [expansion.node])
+            raise
+
+    def _cancel(self, rows: "Sequence[_Row]") -> None:
+        """Give up these rows, with the KV that they have computed so far."""
+        self._engine.cancel(rows)
+        gone = {id(row) for row in rows}
+        self._rows = [row for row in self._rows if id(row) not in gone]
+        for row in rows:
+            if row.node is not None:
+                self.tree.cache.drop(row.node)
 
     def _step(self, row: "_Row") -> Step:
         assert row.ending is not None

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from palmette.errors import BudgetError
 from palmette.events import OomRetry
@@ -16,13 +16,29 @@ from palmette.units import describe_error
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-RunPieces = Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], list[Any]]
-"""Works on all items of a sequence, piece by piece, and returns one result for each piece, as `Guard.run` does."""
+
+class RunPieces(Protocol):
+    """Works on all items of a sequence, piece by piece, and returns one result for each piece, as `Guard.run` does."""
+
+    def __call__(
+        self,
+        items: Sequence[Item],
+        work: Callable[[Sequence[Item]], Result],
+        *,
+        group: Callable[[Item], Hashable] | None = None,
+    ) -> list[Result]:
+        """Return what `work` returns for each piece, in order; see `Guard.run` for `group`."""
+
 
 ADVICE = "`palmette plan` names settings that fit"
 
 
-def run_whole(items: Sequence[Item], work: Callable[[Sequence[Item]], Result]) -> list[Result]:
+def run_whole(
+    items: Sequence[Item],
+    work: Callable[[Sequence[Item]], Result],
+    *,
+    group: Callable[[Item], Hashable] | None = None,
+) -> list[Result]:
     """Work on all items in one piece, without an out-of-memory retry."""
     return [work(items)]
 
@@ -41,7 +57,8 @@ class Guard:
     `reclaim` frees unused memory and returns the bytes freed. `observe` reads what is held and free. `record` is
     called with every retry. `free_caches` frees caches that can be computed again and returns whether there were any;
     it is called once the smallest piece has failed, and if it returns True, all sizes are tried again. With
-    `limit_bytes` a piece is halved before it is tried where the process already holds more than that.
+    `limit_bytes` a piece is halved before it is tried where the process already holds more than that, which is
+    looked at before the first piece and every `checked_every`-th one after it.
     """
 
     def __init__(
@@ -54,6 +71,7 @@ class Guard:
         record: Callable[[OomRetry], None] = lambda retry: None,
         free_caches: Callable[[], bool] = lambda: False,
         limit_bytes: int | None = None,
+        checked_every: int = 1,
         planned_bytes: int | None = None,
         advice: str = "",
     ) -> None:
@@ -65,6 +83,8 @@ class Guard:
         self._record = record
         self._free_caches = free_caches
         self._limit_bytes = limit_bytes
+        self._checked_every = checked_every
+        self._pieces = 0
         self._planned_bytes = planned_bytes
         self._advice = advice
 
@@ -90,12 +110,12 @@ class Guard:
         groups = [group(item) for item in items] if group else list(range(len(items)))
         results: list[Result] = []
         start, tried = 0, list[int]()
-        checked = self._limit_bytes is None
+        checked = False
         while start < len(items):
             count = next_item_count(self.batch_limit, costs[start:], groups[start:])
             size = sum(costs[start : start + count])
             failure: BaseException | None = None
-            reason = "" if checked else self._over_limit()
+            reason = self._over_limit() if not checked and self._limit_is_due() else ""
             if not reason:
                 try:
                     result = work(items[start : start + count])
@@ -117,8 +137,7 @@ class Guard:
             full = limit is not None and (size >= limit or start + count < len(items))
             self.batch_limit = self.batch_limit.after_success(size, full=full)
             results.append(result)
-            start, tried = start + count, []
-            checked = self._limit_bytes is None
+            start, tried, checked = start + count, [], False
         return results
 
     def _make_smaller(
@@ -150,6 +169,11 @@ class Guard:
                 self.name, self._unit, tried, after, self._planned_bytes, self._limit_bytes, self._advice
             )
             raise BudgetError(message) from failure
+
+    def _limit_is_due(self) -> bool:
+        """Count a piece; return whether what is held has to be looked at before it."""
+        self._pieces += 1
+        return self._limit_bytes is not None and (self._pieces - 1) % self._checked_every == 0
 
     def _over_limit(self) -> str:
         """Return how much is held where that is above the limit even after freeing memory, otherwise an empty text."""
@@ -184,6 +208,7 @@ def guard_with_meter(
     reclaim_least: int = LEAST_BYTES,
     free_caches: Callable[[], bool] = lambda: False,
     limit_bytes: int | None = None,
+    checked_every: int = 1,
     planned_bytes: int | None = None,
 ) -> Guard:
     """Return a guard that reads the meter's device and records its retries with the meter.
@@ -198,6 +223,7 @@ def guard_with_meter(
         record=meter.record,
         free_caches=free_caches,
         limit_bytes=limit_bytes,
+        checked_every=checked_every,
         planned_bytes=planned_bytes,
         advice=ADVICE,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from palmette.config import recorded_config
 from palmette.event_log import FILE_NAME, read_events
 from palmette.report.memory_timeline import memory_timelines
+from palmette.report.occupancy_data import occupancies
 from palmette.report.question_data import question_data
 from palmette.report.rows import Curves, Row, comparison_key, pooled_rows
 from palmette.report.table import accuracy_values, summary_values
@@ -64,6 +65,7 @@ class _Run:
     replays: list[Replay]
     rejudge: Rejudge
     memory: list[dict[str, Any]]
+    occupancy: list[dict[str, Any]]
 
 
 def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
@@ -72,7 +74,7 @@ def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
     config = recorded_config(summary.config, str(folder / FILE_NAME), imports=False)
     summary = replace(summary, config=config.model_dump(mode="json"))
     replays = [replayed for replayed in replay(events).values() if replayed.finished]
-    return _Run(folder, config, summary, replays, rejudge_of(config), memory_timelines(events))
+    return _Run(folder, config, summary, replays, rejudge_of(config), memory_timelines(events), occupancies(events))
 
 
 def _keep_widest(kept: list[_Run], run: _Run) -> None:
@@ -99,6 +101,7 @@ def _run_data(run: _Run, most_bytes: int) -> dict[str, Any]:
     values = summary_values(run.summary)
     values["name"] = run.folder.name
     values["memory"] = run.memory
+    values["occupancy"] = run.occupancy
     values["questions"] = list(_fitting(run, most_bytes))
     return values
 

@@ -11,7 +11,17 @@ from pathlib import Path
 from palmette.errors import ConfigError, RunError
 from palmette.report.compare import Comparison, curve_values
 
-SCRIPTS = ("page.js", "plot.js", "memory.js", "layout.js", "canvas.js", "tree.js", "explore.js", "start.js")
+SCRIPTS = (
+    "page.js",
+    "plot.js",
+    "memory.js",
+    "occupancy.js",
+    "layout.js",
+    "canvas.js",
+    "tree.js",
+    "explore.js",
+    "start.js",
+)
 
 
 def write_page(compared: Comparison, path: Path) -> Path:

@@ -77,7 +77,7 @@ byId("view").addEventListener("keydown", (event) => {
   event.preventDefault();
   KEYS[event.key]();
 });
-byId("run").addEventListener("change", (event) => { showRun(event.target.value); showMemory(Number(event.target.value)); });
+byId("run").addEventListener("change", (event) => { showRun(event.target.value); showOccupancy(Number(event.target.value)); showMemory(Number(event.target.value)); });
 byId("question").addEventListener("change", (event) => showQuestion(Number(event.target.value)));
 byId("previous").addEventListener("click", () => showQuestion(explorer.index - 1));
 byId("next").addEventListener("click", () => showQuestion(explorer.index + 1));
@@ -94,6 +94,7 @@ function redraw() {
     drawKv();
   }
   showPlots();
+  showOccupancy(Number(byId("run").value || 0));
   showMemory(Number(byId("run").value || 0));
 }
 let shownWidth = innerWidth;
@@ -108,4 +109,5 @@ showTable();
 showPlots();
 runs.forEach((run, place) => byId("run").append(new Option(runLabel(run), place)));
 showRun(0);
+showOccupancy(0);
 showMemory(0);

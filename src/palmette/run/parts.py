@@ -13,7 +13,7 @@ from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
 from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
-from palmette.search.loop import Limits
+from palmette.search.growth import Limits
 from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Question, Task
 from palmette.units import one_line, parse_bytes
@@ -56,8 +56,9 @@ def check_names(config: Config, *, clusters: bool) -> None:
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
     backend = _built("backend", settings.backend, settings=settings, kv_bytes=kv_bytes)
-    needed = ("encode", "expand", "release", "calls", "kv_bytes_per_token", "context_tokens")
     with telling("backend", name_of(backend), "its attributes", BackendError):
+        generates = ("start", "finished") if hasattr(backend, "start") else ("expand",)
+        needed = ("encode", *generates, "release", "calls", "kv_bytes_per_token", "context_tokens")
         lacking = [name for name in needed if not hasattr(backend, name)]
     if lacking:
         raise ConfigError(

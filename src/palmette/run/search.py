@@ -142,8 +142,8 @@ def _search(
         if limit_device_memory(device, config.memory.inference_share):
             meter = stack.enter_context(make_meter(config, device))
         stack.enter_context(meter.recording(write))
-        stack.enter_context(told.listening_to(backend))
         watch = Watch(meter, config.memory, backend, scorer)
+        stack.enter_context(told.listening_to(backend, watch.occupancy.tick))
         strategy, clusterer = config.search.build_strategy(), None
         if parts.embedder is not None and "clusters" in strategy.uses:
             clusterer = by_meaning(watch.embedder(parts.embedder), config.embedder.cut)
@@ -153,7 +153,7 @@ def _search(
                     [question for question in askable.questions if question.id not in done],
                     watch.backend,
                     watch.scorer,
-                    strategy,
+                    watch.strategy(strategy),
                     limits_of(config.search, task, config.task.stop, askable.room),
                     seed=config.seed,
                     aggregate=config.search.aggregate,
@@ -165,6 +165,7 @@ def _search(
                     told.finished(result)
                     yield result
         finally:
+            write(watch.occupancy.event())
             write(
                 Session(
                     seconds=round(time.monotonic() - begun, 3),
@@ -200,15 +201,20 @@ class _Told:
             self._tokens += result.tokens
         self.say()
 
-    def listening_to(self, backend: Backend) -> ExitStack:
-        """Count tokens as the backend writes them, until the stack is closed; where it does not tell, per question."""
+    def listening_to(self, backend: Backend, ticked: Callable[[int], None]) -> ExitStack:
+        """Count tokens as the backend writes them, until the stack is closed; where it does not tell, per question.
+
+        `ticked` is called with the tokens of each tick.
+        """
         stack = ExitStack()
-        if isinstance(backend, TellsTokens) and self._listener is not None:
+
+        def written(tokens: int) -> None:
+            self._tokens += tokens
+            ticked(tokens)
+            self.say()
+
+        if isinstance(backend, TellsTokens):
             self._counted_by_backend = True
-            backend.on_tokens = self._written
+            backend.on_tokens = written
             stack.callback(setattr, backend, "on_tokens", None)
         return stack
-
-    def _written(self, tokens: int) -> None:
-        self._tokens += tokens
-        self.say()

@@ -11,10 +11,16 @@ from palmette.memory.device import DeviceMemory, read_device
 from palmette.memory.guard import GivesUpCache, RunPieces, guard_with_meter, run_whole
 from palmette.memory.meter import Meter
 from palmette.memory.oom import CacheFull, TellsCacheFull
+from palmette.run.occupancy import OccupancyBins
 from palmette.score.guarded import GuardedEmbedder, GuardedScorer
 from palmette.score.scorer import Embedder, Scorer
 from palmette.settings import MemorySettings
+from palmette.strategy import Children, Frontier, Strategy, Use
 from palmette.units import parse_bytes
+
+TICKS_PER_CHECK = 32
+"""Ticks of the policy from one look at what the process holds to the next: a look takes 1.5 ms, a tick of a small model
+4 ms."""
 
 
 class Watch:
@@ -32,11 +38,13 @@ class Watch:
     ) -> None:
         self._meter = meter
         self._settings = settings
+        self.occupancy = OccupancyBins()
         parts: tuple[object, ...] = (backend, scorer)
         self._caches = [part for part in parts if isinstance(part, GivesUpCache)]
         self._cache_full: dict[str, CacheFull] = {}
         phase = partial(self._phase, "expand", "policy", backend)
-        self.backend = GuardedBackend(backend, self._run_pieces("wave", "node", "expand"), phase)
+        run_pieces = self._run_pieces("wave", "node", "expand", TICKS_PER_CHECK)
+        self.backend = GuardedBackend(backend, run_pieces, phase)
         self.scorer: GuardedScorer | None = None
         if scorer is not None:
             phase = partial(self._phase, "score", "reward", scorer)
@@ -44,15 +52,18 @@ class Watch:
 
     def embedder(self, embedder: Embedder) -> GuardedEmbedder:
         """Return the embedder under its own guard."""
-        return GuardedEmbedder(
-            embedder, self._run_pieces("embedding", "text", "embed"), partial(self._meter.phase, "embed")
-        )
+        phase = partial(self._phase, "embed", "embedder", embedder)
+        return GuardedEmbedder(embedder, self._run_pieces("embedding", "text", "embed"), phase)
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """Return the strategy, its time counted."""
+        return _WatchedStrategy(strategy, self.occupancy)
 
     @contextmanager
     def _phase(self, name: str, role: str, part: object) -> Iterator[None]:
-        """Meter a phase. A cache that could not grow in it is told like work that did not fit."""
+        """Meter a phase, its memory and its time. A cache that could not grow is told like work that did not fit."""
         try:
-            with self._meter.phase(name):
+            with self._meter.phase(name), self.occupancy.during(role):
                 yield
         finally:
             cache_full = part.cache_full if isinstance(part, TellsCacheFull) else None
@@ -60,7 +71,7 @@ class Watch:
                 self._cache_full[role] = cache_full
                 self._meter.record(_retry(f"{role} cache", cache_full, read_device(self._meter.device)))
 
-    def _run_pieces(self, name: str, unit: str, phase: str) -> RunPieces:
+    def _run_pieces(self, name: str, unit: str, phase: str, checked_every: int = 1) -> RunPieces:
         if not self._settings.guard:
             return run_whole
         return guard_with_meter(
@@ -70,12 +81,42 @@ class Watch:
             reclaim_least=parse_bytes(self._settings.reclaim_least),
             free_caches=self._give_up_caches,
             limit_bytes=self._meter.limit_bytes,
+            checked_every=checked_every,
             planned_bytes=self._meter.planned_bytes.get(phase),
         ).run
 
     def _give_up_caches(self) -> bool:
         given_up = [part.give_up_cache() for part in self._caches]
         return any(given_up)
+
+
+class _WatchedStrategy(Strategy):
+    """A strategy that asks another one and counts the time."""
+
+    def __init__(self, strategy: Strategy, occupancy: OccupancyBins) -> None:
+        super().__init__(strategy.settings, width=strategy.width, first_step_tokens=strategy.first_step_tokens)
+        self._strategy = strategy
+        self._occupancy = occupancy
+
+    @property
+    def name(self) -> str:
+        """The name of the other one."""
+        return self._strategy.name
+
+    @property
+    def uses(self) -> frozenset[Use]:
+        """What the other one uses."""
+        return self._strategy.uses
+
+    @property
+    def independent(self) -> bool:
+        """Whether the other one is."""
+        return self._strategy.independent
+
+    def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
+        """Return what the other one returns."""
+        with self._occupancy.during("strategy"):
+            return self._strategy.allocate(frontier, width, room)
 
 
 def _retry(cache: str, cache_full: CacheFull, now: DeviceMemory) -> OomRetry:

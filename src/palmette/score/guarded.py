@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from palmette.backends.backend import Message
 from palmette.memory.guard import RunPieces
 from palmette.own_parts import name_of
-from palmette.score.scorer import Candidate, Embedder, PiecewiseScorer, Scorer
+from palmette.score.scorer import Candidate, Embedder, KeepsPaths, PiecewiseScorer, Scorer
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +40,11 @@ class GuardedScorer:
                 return self._scorer.score_in_pieces(candidates, self._run_pieces)
             return self._scorer.score(candidates)
 
+    def forget(self, messages: Sequence[Message]) -> None:
+        """Have the scorer forget a question, if it keeps any; see `KeepsPaths`."""
+        if isinstance(self._scorer, KeepsPaths):
+            self._scorer.forget(messages)
+
 
 class GuardedEmbedder:
     """An embedder that calls another one through `run_pieces`."""
@@ -52,5 +58,5 @@ class GuardedEmbedder:
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
         """Return one vector for each text, in order."""
         with self._phase():
-            pieces = self._run_pieces(texts, self._embedder.embed)
+            pieces: list[Any] = self._run_pieces(texts, self._embedder.embed)
         return pieces[0] if len(pieces) == 1 else [vector for piece in pieces for vector in piece]

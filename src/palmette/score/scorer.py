@@ -47,6 +47,14 @@ class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
 
 
 @runtime_checkable
+class KeepsPaths(Protocol):
+    """A scorer that keeps what it has computed for a question until the question's search has ended."""
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        """Free everything that is kept for the question with these messages. Safe to call twice."""
+
+
+@runtime_checkable
 class ReadsPrompts(Protocol):
     """A scorer whose model has a tokenizer and a chat template of its own."""
 
@@ -156,3 +164,8 @@ class _Counted:
         """Return the scores of the wrapped scorer."""
         self.calls += 1
         return self._scorer.score(candidates)  # type: ignore[no-any-return]  # Checked by who asks for them.
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        """Have the wrapped scorer forget a question, if it keeps any."""
+        if isinstance(self._scorer, KeepsPaths):
+            self._scorer.forget(messages)

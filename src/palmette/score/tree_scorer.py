@@ -1,7 +1,7 @@
 """Scores steps on a tree-shaped KV cache: computes only new tokens, and a score does not depend on the batch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,15 +42,16 @@ class Row(NamedTuple):
 _PromptKey = tuple[tuple[str, str], ...]
 
 
-class _Scored(dict[tuple[_PromptKey, tuple[str, ...]], tuple[Tokens, CacheNode]]):
-    """Cached tokens and cache node of each scored path, by prompt and steps; no steps for the prompt itself."""
+_Scored = dict[tuple[str, ...], tuple[Tokens, CacheNode]]
+"""Cached tokens and cache node of each scored path of one question, by its steps; no steps for the prompt itself."""
 
 
 class TreeScorer(ABC):
     """Scores up to `batch_rows` candidates in one forward pass, with a tree-shaped KV cache.
 
-    Paths scored by one call stay cached until the next call: a candidate that extends one of them is computed from its
-    end on. A candidate longer than the model's context scores 0.
+    Paths of a question that one call scored stay cached until the next call for that question, or until it is
+    forgotten: a candidate that extends one of them is computed from its end on. Questions are told apart by their
+    messages. A candidate longer than the model's context scores 0.
 
     A subclass turns model outputs into one number for each row (`_values`) and that number into a score (`_score`).
     """
@@ -74,7 +75,7 @@ class TreeScorer(ABC):
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._scored = _Scored()
+        self._scored: dict[_PromptKey, _Scored] = {}
 
     @property
     def calls(self) -> int:
@@ -106,6 +107,10 @@ class TreeScorer(ABC):
         """
         return self.tree.give_up_cache()
 
+    def forget(self, messages: Sequence[Message]) -> None:
+        """Free the cached paths of a question; see `KeepsPaths`."""
+        self._drop_unless_kept(_nodes(self._scored.pop(_prompt_key(messages), {})))
+
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Raise ConfigError for messages that the reward model cannot be given; see `ReadsPrompts`."""
         render(self._tokenizer, messages)
@@ -123,10 +128,7 @@ class TreeScorer(ABC):
         try:
             parts = run_pieces(list(nodes), lambda piece: self._compute({row: nodes[row] for row in piece}))
         finally:
-            kept = {node for _, node in self._scored.values()}
-            for node in nodes.values():
-                if node not in kept:
-                    self.tree.cache.drop(node)
+            self._drop_unless_kept(nodes.values())
         found = {row: value for part in parts for row, value in part.items()}
         return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
 
@@ -161,7 +163,7 @@ class TreeScorer(ABC):
 
     def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
         """Return the row of each candidate, None if it is longer than the model's context."""
-        prompts = {_prompt_key(candidate): candidate.messages for candidate in candidates}
+        prompts = {_prompt_key(candidate.messages): candidate.messages for candidate in candidates}
         rendered = {key: render(self._tokenizer, messages) for key, messages in prompts.items()}
         texts = {"".join(steps) for each in candidates for steps in (each.steps, each.steps[:-1])}
         encoded = {text: self._text(text) for text in texts}
@@ -169,7 +171,7 @@ class TreeScorer(ABC):
         for candidate in candidates:
             steps, above = encoded["".join(candidate.steps)], encoded["".join(candidate.steps[:-1])]
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            tokens = (*rendered[_prompt_key(candidate)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            tokens = (*rendered[_prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
             row = Row(tokens, len(steps) + ends - _common_tokens(steps, above))
             rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
         return rows
@@ -179,38 +181,47 @@ class TreeScorer(ABC):
         return encode_text(self._tokenizer, text)
 
     def _place(self, candidates: Sequence[Candidate], rows: Sequence[Row | None]) -> dict[Row, CacheNode]:
-        """Return a cache node for each distinct row, below the node of its parent step if the last call scored that.
+        """Return a cache node for each distinct row, below the node of its parent step if that was scored last.
 
-        Drops the nodes of the last call; what rows of this call build on stays cached.
+        Drops the other nodes of the questions asked about; what rows of this call build on stays cached.
         """
-        cache, before, scored = self.tree.cache, self._scored, _Scored()
+        cache, before = self.tree.cache, self._scored
+        scored: dict[_PromptKey, _Scored] = {}
         placed: dict[Row, CacheNode] = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
                 continue
-            key = _prompt_key(candidate)
-            if (key, ()) not in scored:
+            key = _prompt_key(candidate.messages)
+            paths, known = scored.setdefault(key, {}), before.get(key, {})
+            if () not in paths:
                 prompt = render(self._tokenizer, candidate.messages)
                 prompt = prompt[: len(prompt) - self.omitted_tokens]
-                scored[key, ()] = before.get((key, ())) or (prompt, cache.add_path(prompt))
+                paths[()] = known.get(()) or (prompt, cache.add_path(prompt))
             cached = row.tokens[: len(row.tokens) - self.omitted_tokens]
             if row not in placed:
-                above, node = before.get((key, candidate.steps[:-1]), scored[key, ()])
+                above, node = known.get(candidate.steps[:-1], paths[()])
                 if len(above) + self.omitted_tokens > len(row.tokens) - row.step_tokens:
-                    above, node = scored[key, ()]  # The new step changes the tokens of the text before it.
+                    above, node = paths[()]  # The new step changes the tokens of the text before it.
                 placed[row] = node if above == cached else cache.add(node, cached[len(above) :])
             if not candidate.finished:
-                scored[key, candidate.steps] = cached, placed[row]
-        kept = {node for _, node in scored.values()}
-        for _, node in before.values():
-            if node not in kept:
-                cache.drop(node)
-        self._scored = scored
+                paths[candidate.steps] = cached, placed[row]
+        self._scored = {**before, **scored}
+        self._drop_unless_kept(node for key in scored for node in _nodes(before.get(key, {})))
         return placed
 
+    def _drop_unless_kept(self, nodes: Iterable[CacheNode]) -> None:
+        """Drop each node that is not the end of a kept path. Equal paths of two questions have the same node."""
+        kept = {node for paths in self._scored.values() for node in _nodes(paths)}
+        for node in set(nodes) - kept:
+            self.tree.cache.drop(node)
 
-def _prompt_key(candidate: Candidate) -> _PromptKey:
-    return tuple((message["role"], message["content"]) for message in candidate.messages)
+
+def _nodes(paths: _Scored) -> set[CacheNode]:
+    return {node for _, node in paths.values()}
+
+
+def _prompt_key(messages: Sequence[Message]) -> _PromptKey:
+    return tuple((message["role"], message["content"]) for message in messages)
 
 
 def _common_tokens(one: Sequence[int], other: Sequence[int]) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, get_args
 
-from palmette.backends.backend import Backend, Expansion, Finish, Step
+from palmette.backends.backend import Backend, Expansion, Finish, StartsSteps, Step
 from palmette.errors import BackendError, ConfigError, RunError
 from palmette.own_parts import finite_number, name_of, shown, telling, whole_number
 from palmette.score.judge import Judge, Verdict
-from palmette.score.scorer import Candidate, Scorer
+from palmette.score.scorer import Candidate, KeepsPaths, Scorer
 from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.units import one_line
@@ -34,20 +34,47 @@ def prompt_of(backend: Backend, question: Question) -> tuple[int, ...]:
     return prompt
 
 
-def steps_of(backend: Backend, expansions: Sequence[Expansion]) -> list[Step]:
-    """Return one step for each expansion. Raises BackendError for anything else."""
-    with telling("backend", name_of(backend), "expand", BackendError):
-        grown: list[Any] = list(backend.expand(expansions))
-        if len(grown) != len(expansions):
-            told = f"expand returned {len(grown)} steps for {len(expansions)} expansions"
-            _refuse_backend(backend, told, "one for each, in order")
-        return [_step(backend, step, asked) for step, asked in zip(grown, expansions, strict=True)]
+class Flight:
+    """The steps that are asked of a backend, each by its question and its handle, until they are generated.
 
+    Raises BackendError where the backend fails or returns what its contract rules out.
+    """
 
-def release(backend: Backend, question: Question, nodes: Sequence[int]) -> None:
-    """Have the backend free what it keeps for these nodes. Raises BackendError where it fails."""
-    with telling("backend", name_of(backend), "release", BackendError):
-        backend.release(question.id, nodes)
+    def __init__(self, backend: StartsSteps) -> None:
+        self._backend = backend
+        self._asked: dict[tuple[str, int | None], Expansion] = {}
+
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Have the backend start these steps."""
+        self._asked.update(((expansion.question, expansion.node), expansion) for expansion in expansions)
+        with telling("backend", name_of(self._backend), "start", BackendError):
+            self._backend.start(expansions)
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Wait for steps; return one or more that were started, each with its expansion and once."""
+        with telling("backend", name_of(self._backend), "finished", BackendError):
+            done: list[Any] = list(self._backend.finished())
+        if not done:
+            told = f"finished returned no step, with {len(self._asked)} in flight"
+            _refuse_backend(self._backend, told, "one step or more")
+        return [self._landed(pair) for pair in done]
+
+    def release(self, question: Question, nodes: Sequence[int]) -> None:
+        """Have the backend free what it keeps for these nodes, and give up steps in flight for them."""
+        for node in nodes:
+            self._asked.pop((question.id, node), None)
+        with telling("backend", name_of(self._backend), "release", BackendError):
+            self._backend.release(question.id, nodes)
+
+    def _landed(self, pair: Any) -> tuple[Expansion, Step]:
+        expansion, step = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(expansion, Expansion):
+            _refuse_backend(self._backend, f"finished returned {shown(pair)}", "pairs of an expansion and its step")
+        asked = self._asked.pop((expansion.question, expansion.node), None)
+        if asked is None:
+            told = f"finished returned a step of node {expansion.node} of question {one_line(expansion.question, 80)}"
+            _refuse_backend(self._backend, told, "each step that was started, once")
+        return asked, _step(self._backend, step, asked)
 
 
 def kv_bytes_per_token(backend: Backend) -> int:
@@ -86,6 +113,14 @@ def scores_of(scorer: Scorer, candidates: Sequence[Candidate]) -> list[float]:
             f"scorer {name} returned {len(found)} scores for {len(candidates)} steps: it has to give one each"
         )
     return [_score(name, score, candidate) for score, candidate in zip(found, candidates, strict=True)]
+
+
+def forget(scorer: Scorer | None, question: Question) -> None:
+    """Have the scorer free what it keeps for a question. Raises BackendError where it fails."""
+    part: object = scorer
+    if isinstance(part, KeepsPaths):
+        with telling("scorer", name_of(part), "forget", BackendError):
+            part.forget(question.messages)
 
 
 def children_of(strategy: Strategy, frontier: Frontier, width: int, room: int | None) -> Children:
@@ -184,7 +219,7 @@ def _numbers(values: Any) -> tuple[float, ...] | None:
 
 def _step(backend: Backend, step: Any, asked: Expansion) -> Step:
     if not isinstance(step, Step):
-        _refuse_backend(backend, f"expand returned {shown(step)}", "a palmette.Step")
+        _refuse_backend(backend, f"a step is {shown(step)}", "a palmette.Step")
     tokens, logprobs = _tokens(step.tokens), _numbers(step.logprobs)
     if tokens is None:
         _refuse_backend(backend, f"a step has tokens {shown(step.tokens)}", "token ids, 0 or more")

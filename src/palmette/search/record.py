@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from palmette.events import Event, NodeRecord, QuestionStarted, WaveDone
-from palmette.search.loop import Growth, Observer
+from palmette.search.growth import Growth, Observer
 from palmette.tree import Node
 
 
@@ -16,7 +16,7 @@ class Recorder(Observer):
     def __init__(self, write: Callable[[Event], None]) -> None:
         self._write = write
         self.peak_kv_tokens = 0
-        """The most KV tokens that all questions in flight held together after any wave so far."""
+        """The most KV tokens that all questions in flight held together: of each the tokens of its last whole wave."""
 
     def started(self, growth: Growth) -> None:
         """Write QuestionStarted."""
@@ -28,7 +28,9 @@ class Recorder(Observer):
 
     def wave_grown(self, growing: Sequence[Growth]) -> None:
         """Update `peak_kv_tokens`."""
-        self.peak_kv_tokens = max(self.peak_kv_tokens, sum(growth.kv_tokens[-1] for growth in growing))
+        self.peak_kv_tokens = max(
+            self.peak_kv_tokens, sum(growth.kv_tokens[-1] for growth in growing if growth.kv_tokens)
+        )
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Write WaveDone with the steps that the wave added."""

@@ -10,7 +10,7 @@ from palmette.events import Chosen, JudgedLeaf, QuestionFinished
 from palmette.score.judge import Judge, Verdict
 from palmette.search.answer import VOTES, Ballot, ballots, elect
 from palmette.search.checked import CheckedJudge
-from palmette.search.loop import Growth
+from palmette.search.growth import Growth
 from palmette.settings import SearchSettings
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree

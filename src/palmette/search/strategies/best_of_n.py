@@ -11,6 +11,11 @@ class BestOfN(Strategy):
         """Nothing: if there are scores, they only weigh the votes at the end."""
         return frozenset()
 
+    @property
+    def independent(self) -> bool:
+        """True: no branch waits for another."""
+        return True
+
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
         """Give the prompt `width` children and every later leaf one child."""
         if frontier.leaves == (0,):
