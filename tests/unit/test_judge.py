@@ -85,9 +85,9 @@ def test_the_gym_judge_is_refused_for_questions_that_no_generator_made() -> None
     with pytest.raises(
         ConfigError, match="gym judges the questions of rg:NAME tasks, and question q7 is none: give math"
     ):
-        judge_of(config, Task("own", [ASKED], "\n", judge="math"))
+        judge_of(config, Task("own", (ASKED,), "\n", judge="math"))
     made = Question("made", ASKED.messages, key={"generator": "chain_sum", "seed": 0, "size": 1, "index": 0})
-    assert isinstance(judge_of(config, Task("own", [made], "\n", judge="math")), GymJudge)
+    assert isinstance(judge_of(config, Task("own", (made,), "\n", judge="math")), GymJudge)
 
 
 def test_what_is_no_judge_is_refused() -> None:
