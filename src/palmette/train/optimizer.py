@@ -52,7 +52,7 @@ class AdamW:
         rest = [weight for weight in weights if not any(weight is other for other in own)]
         self._masters: list[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]] = []
         self._known: dict[nn.Parameter, tuple[int, int]] = {}
-        """Address and version of each weight as its master last left it."""
+        """Storage and version of each weight as its master last left it."""
         for weight in rest:
             dtype = torch.promote_types(weight.dtype, torch.float32)
             master = nn.Parameter(weight.detach().to(device or weight.device, dtype, copy=True))
@@ -83,7 +83,7 @@ class AdamW:
 
 
 def _identity(weight: torch.Tensor) -> tuple[int, int]:
-    return weight.data_ptr(), weight._version
+    return weight.untyped_storage()._cdata, weight._version  # Not data_ptr, which fake tensors do not have.
 
 
 def _is_wide(weight: torch.Tensor) -> bool:
