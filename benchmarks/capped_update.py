@@ -24,10 +24,10 @@ import torch
 
 from palmette.event_log import EventLog, read_events
 from palmette.events import OomRetry
-from palmette.memory.guard import guard_with_meter
+from palmette.memory.guard import RunPieces, guard_with_meter
 from palmette.memory.host import mapped_bytes
 from palmette.memory.meter import Meter
-from palmette.train.learner import GuardedLearner, Learner, RunPieces
+from palmette.train.learner import GuardedLearner, Learner
 from palmette.train.loss import LossSettings
 from palmette.train.model_parts import train_all
 from palmette.train.optimizer import AdamSettings
@@ -54,7 +54,7 @@ class Notes:
         self.pieces: Groups = []
         self.failures: list[dict[str, Any]] = []
 
-    def __call__(self, items: Sequence[Sample], work: Any, /, **options: Any) -> list[torch.Tensor]:
+    def __call__(self, items: Sequence[Any], work: Any, **options: Any) -> list[Any]:
         """Work on every item, and take notes."""
 
         def noted(piece: Sequence[Sample]) -> torch.Tensor:
@@ -93,7 +93,7 @@ def in_these(pieces: Sequence[int]) -> RunPieces:
     """Return who cuts all items of all calls into pieces of these sizes."""
     left = list(pieces)
 
-    def run(items: Sequence[Sample], work: Any, /, **options: Any) -> list[torch.Tensor]:
+    def run(items: Sequence[Any], work: Any, **options: Any) -> list[Any]:
         results, start = [], 0
         while start < len(items):
             size = left.pop(0)

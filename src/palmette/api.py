@@ -174,13 +174,13 @@ class Searcher:
         folder = new_folder(config)
         try:
             parts = self.load()
-            check_questions(config, task, parts.backend, parts.scorer)
+            askable = check_questions(config, task, parts.backend, parts.scorer)
         except BaseException:
             with suppress(OSError):  # Nothing was begun: the same call can be made once more.
                 folder.rmdir()
             raise
         meter = self._started_meter()
-        yield from search_into(folder, config, parts, task, meter, is_new=True, listener=progress)
+        yield from search_into(folder, config, parts, task, meter, is_new=True, askable=askable, listener=progress)
 
     def resume(
         self,

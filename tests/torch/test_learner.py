@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaForCausalLM
 
 from palmette.errors import BackendError, ConfigError, PalmetteError, RunError
+from palmette.memory.guard import RunPieces
 from palmette.train.learner import Learner, Savings
 from palmette.train.loss import LossSettings
 from palmette.train.model_parts import head_of, train_all, train_lora
@@ -176,10 +177,10 @@ def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForC
     assert_same(model, updated(policy)[0], 1e-10)
 
 
-def halving(failed: list[int]) -> Callable[..., list[torch.Tensor]]:
+def halving(failed: list[int]) -> RunPieces:
     """Run a piece, and where memory runs out its halves."""
 
-    def run(items: Sequence[Sample], work: Any, /, **options: Any) -> list[torch.Tensor]:
+    def run(items: Sequence[Any], work: Any, **options: Any) -> list[Any]:
         try:
             return [work(items)]
         except MemoryError:

@@ -1,7 +1,7 @@
 """Steps that are started and finished, from a backend that has one blocking call; and the other way round."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from palmette.backends.backend import Backend, Expands, Expansion, Message, StartsSteps, Step
 from palmette.errors import BackendError
@@ -25,15 +25,17 @@ def expand_all(backend: StartsSteps, expansions: Sequence[Expansion]) -> list[St
     return [steps[expansion] for expansion in expansions]
 
 
-class Blocking:
-    """Wraps a backend that has only `expand`: what was started is generated in one call when steps are waited for."""
+Wrapped = TypeVar("Wrapped", bound=Backend)
 
-    def __init__(self, backend: Expands) -> None:
+
+class WrappedBackend(Generic[Wrapped]):
+    """Stands for another backend, under its name; a subclass says how steps are generated."""
+
+    def __init__(self, backend: Wrapped, part_name: str) -> None:
         self._backend = backend
-        self.part_name = name_of(backend)
+        self.part_name = part_name
         self.kv_bytes_per_token = backend.kv_bytes_per_token
         self.context_tokens = backend.context_tokens
-        self._started: list[Expansion] = []
 
     @property
     def calls(self) -> int:
@@ -43,6 +45,18 @@ class Blocking:
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a prompt; see `Backend`."""
         return self._backend.encode(messages)
+
+    def release(self, question: str, nodes: Sequence[int]) -> None:
+        """Free the KV of these nodes; see `Backend`."""
+        self._backend.release(question, nodes)
+
+
+class Blocking(WrappedBackend[Expands]):
+    """Wraps a backend that has only `expand`: what was started is generated in one call when steps are waited for."""
+
+    def __init__(self, backend: Expands) -> None:
+        super().__init__(backend, name_of(backend))
+        self._started: list[Expansion] = []
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Take these expansions; see `StartsSteps`."""
@@ -73,4 +87,4 @@ class Blocking:
         """Free the KV of these nodes; see `Backend`."""
         gone = set(nodes)
         self._started = [each for each in self._started if each.question != question or each.node not in gone]
-        self._backend.release(question, nodes)
+        super().release(question, nodes)

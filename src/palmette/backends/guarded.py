@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from palmette.backends.backend import Backend, Expansion, Message, Step
-from palmette.backends.blocking import as_started
+from palmette.backends.backend import Backend, Expansion, StartsSteps, Step
+from palmette.backends.blocking import WrappedBackend, as_started
 from palmette.memory.guard import RunPieces
 from palmette.own_parts import name_of
 
@@ -18,7 +18,7 @@ class FinishesInPieces(Protocol):
         """Return the same steps as `finished`; the model runs inside `run_pieces`, which may retry a failed piece."""
 
 
-class GuardedBackend:
+class GuardedBackend(WrappedBackend[StartsSteps]):
     """Wraps another backend. A step depends only on its prefix and seed, so work in pieces gives the same steps.
 
     `run_pieces` splits the work (`Guard.run`): the lanes of a tick, or all expansions of a backend with a blocking
@@ -28,21 +28,9 @@ class GuardedBackend:
     def __init__(
         self, backend: Backend, run_pieces: RunPieces, phase: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._backend = as_started(backend)
-        self.part_name = name_of(backend)
+        super().__init__(as_started(backend), name_of(backend))
         self._run_pieces = run_pieces
         self._phase = phase
-        self.kv_bytes_per_token = backend.kv_bytes_per_token
-        self.context_tokens = backend.context_tokens
-
-    @property
-    def calls(self) -> int:
-        """Forward passes made so far."""
-        return self._backend.calls
-
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the tokens of a prompt; see `Backend`."""
-        return self._backend.encode(messages)
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Take these expansions; see `StartsSteps`."""
@@ -54,7 +42,3 @@ class GuardedBackend:
             if isinstance(self._backend, FinishesInPieces):
                 return self._backend.finished_in_pieces(self._run_pieces)
             return self._backend.finished()
-
-    def release(self, question: str, nodes: Sequence[int]) -> None:
-        """Free the KV of these nodes; see `Backend`."""
-        self._backend.release(question, nodes)

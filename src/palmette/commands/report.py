@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_QUESTIONS = 2_000
 """Questions that are made again for the report of a run that may come from anywhere."""
 
-MOST_SECONDS = 5.0, 300.0
+MOST_CHECK_SECONDS, MOST_JUDGING_SECONDS = 5.0, 300.0
 """How long such a run's answers are judged again, each and all together."""
 
 
@@ -56,7 +56,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
 
     A run may outlive its task: where that, or its judge, cannot be loaded any more, its answers are read, but not
     judged again. A run's folder may come from anywhere: unless it is `trusted`, no `package.module:name` is imported,
-    no more than `MOST_QUESTIONS` are made again, and answers are judged for `MOST_SECONDS` each and in all.
+    no more than `MOST_QUESTIONS` are made again, and answers are judged for `MOST_CHECK_SECONDS` each.
     """
     from palmette.run.search import judge_of
     from palmette.score.judge import load_judge
@@ -65,7 +65,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
     from palmette.tasks.task import OWN_QUESTIONS
 
     built: dict[str, Rejudge] = {}
-    most_seconds = math.inf if trusted else MOST_SECONDS[1]
+    most_seconds = math.inf if trusted else MOST_JUDGING_SECONDS
 
     def rejudge_of(config: "Config") -> Rejudge:
         key = config.task.model_dump_json()
@@ -88,7 +88,7 @@ def rejudging(*, trusted: bool = False) -> "Callable[[Config], Rejudge]":
 
 
 def _hurried(config: "Config", *, trusted: bool) -> "Config":
-    seconds = config.task.verify_seconds if trusted else min(config.task.verify_seconds, MOST_SECONDS[0])
+    seconds = config.task.verify_seconds if trusted else min(config.task.verify_seconds, MOST_CHECK_SECONDS)
     return config.model_copy(update={"task": config.task.model_copy(update={"verify_seconds": seconds})})
 
 

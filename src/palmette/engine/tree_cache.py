@@ -77,7 +77,7 @@ class TreeCache:
         """
         longest, similar = 0, None
         for root in self._roots:
-            common = _common_length(root.tokens, tokens[:-1])
+            common = common_length(root.tokens, tokens[:-1])
             if common > longest:
                 longest, similar = common, root
         if similar is None or longest < _SHARED_TOKENS:
@@ -196,7 +196,7 @@ class TreeCache:
             raise PoolFullError
 
 
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common prefix of two token sequences."""
     return next(
         (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))

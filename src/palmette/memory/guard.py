@@ -25,9 +25,13 @@ class RunPieces(Protocol):
         items: Sequence[Item],
         work: Callable[[Sequence[Item]], Result],
         *,
+        cost: Callable[[Item], int] = lambda item: 1,
         group: Callable[[Item], Hashable] | None = None,
     ) -> list[Result]:
-        """Return what `work` returns for each piece, in order; see `Guard.run` for `group`."""
+        """Return what `work` returns for each piece, in order; see `Guard.run` for `cost` and `group`.
+
+        Work that raised an out-of-memory error may be called again: it has had no effect.
+        """
 
 
 ADVICE = "`palmette plan` names settings that fit"
@@ -37,6 +41,7 @@ def run_whole(
     items: Sequence[Item],
     work: Callable[[Sequence[Item]], Result],
     *,
+    cost: Callable[[Item], int] = lambda item: 1,
     group: Callable[[Item], Hashable] | None = None,
 ) -> list[Result]:
     """Work on all items in one piece, without an out-of-memory retry."""

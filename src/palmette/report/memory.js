@@ -41,18 +41,8 @@ function memoryFigure(entry, name) {
     svg.append(svgElement("rect", { x: x(from), y: box.top, width: Math.max(0.4, x(to) - x(from)), height: box.bottom - box.top, fill: `var(--c${phase % 8})`, opacity: 0.16 }));
   }
   const unit = 1024 ** Math.min(3, Math.floor(Math.log2(most) / 10));
-  for (const tick of ticks(0, most / unit, false, 5)) {
-    const line = y(tick * unit);
-    svg.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: line, y2: line }));
-    svg.append(svgElement("text", { class: "soft", x: box.left - 8, y: line + 4, "text-anchor": "end" }, tick ? bytesText(tick * unit).replace(".0 ", " ") : "0"));
-  }
-  const isLong = until > 300;
-  for (const tick of ticks(0, isLong ? until / 60 : until, false, wide < 500 ? 4 : 8)) {
-    const at = x(isLong ? tick * 60 : tick);
-    svg.append(svgElement("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 5 }));
-    svg.append(svgElement("text", { class: "soft", x: at, y: box.bottom + 18, "text-anchor": "middle" }, String(Number(tick.toPrecision(3)))));
-  }
-  svg.append(svgElement("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 4, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
+  for (const tick of ticks(0, most / unit, false, 5)) gridLine(svg, box, y(tick * unit), tick ? bytesText(tick * unit).replace(".0 ", " ") : "0");
+  timeAxis(svg, x, box, until, wide);
   svg.append(svgElement("path", { d: entry.moments.map((moment, place) => `${place ? "L" : "M"}${x(moment).toFixed(1)} ${y(entry.held[place]).toFixed(1)}`).join(""), fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, "stroke-linejoin": "round" }));
   const level = (bytes, from, to, color) => svg.append(svgElement("line", { x1: from, x2: to, y1: y(bytes), y2: y(bytes), stroke: color, "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
   const label = (bytes, at, anchor, color, text) => svg.append(svgElement("text", { class: "halo", style: `fill: ${color}`, x: at, y: y(bytes) - 5, "text-anchor": anchor }, text));

@@ -7,17 +7,8 @@ function timeFrame(name, until, most, valueText) {
   const box = { left: 48, right: wide - 8, top: 10, bottom: high - 40 };
   const x = (moment) => box.left + (moment / until) * (box.right - box.left), y = (value) => box.bottom - (value / most) * (box.bottom - box.top);
   const svg = svgElement("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": name });
-  for (const tick of ticks(0, most, false, 5)) {
-    svg.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }));
-    svg.append(svgElement("text", { class: "soft", x: box.left - 8, y: y(tick) + 4, "text-anchor": "end" }, valueText(tick)));
-  }
-  const isLong = until > 300;
-  for (const tick of ticks(0, isLong ? until / 60 : until, false, wide < 500 ? 4 : 8)) {
-    const at = x(isLong ? tick * 60 : tick);
-    svg.append(svgElement("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 5 }));
-    svg.append(svgElement("text", { class: "soft", x: at, y: box.bottom + 18, "text-anchor": "middle" }, String(Number(tick.toPrecision(3)))));
-  }
-  svg.append(svgElement("text", { class: "soft", x: (box.left + box.right) / 2, y: high - 4, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
+  for (const tick of ticks(0, most, false, 5)) gridLine(svg, box, y(tick), valueText(tick));
+  timeAxis(svg, x, box, until, wide);
   return { svg, x, y };
 }
 

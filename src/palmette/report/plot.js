@@ -148,3 +148,20 @@ function showPlots() {
   showPlot(byId("plot-kv"), "mean_kv_tokens", "mean KV tokens per question");
   showPlot(byId("plot-tokens"), "generated_tokens", "generated tokens per question");
 }
+
+// Draws a horizontal line across a plot, with its value on the left.
+function gridLine(svg, box, at, text) {
+  svg.append(svgElement("line", { class: "axis", x1: box.left, x2: box.right, y1: at, y2: at }));
+  svg.append(svgElement("text", { class: "soft", x: box.left - 8, y: at + 4, "text-anchor": "end" }, text));
+}
+
+// Draws the axis of a plot over time, `wide` in all, below its box, from 0 to `until` seconds; above five minutes it counts minutes.
+function timeAxis(svg, x, box, until, wide) {
+  const isLong = until > 300;
+  for (const tick of ticks(0, isLong ? until / 60 : until, false, wide < 500 ? 4 : 8)) {
+    const at = x(isLong ? tick * 60 : tick);
+    svg.append(svgElement("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 5 }));
+    svg.append(svgElement("text", { class: "soft", x: at, y: box.bottom + 18, "text-anchor": "middle" }, String(Number(tick.toPrecision(3)))));
+  }
+  svg.append(svgElement("text", { class: "soft", x: (box.left + box.right) / 2, y: box.bottom + 36, "text-anchor": "middle" }, isLong ? "minutes" : "seconds"));
+}

@@ -16,7 +16,7 @@ from palmette.memory.meter import Meter
 from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions, recorded_values
-from palmette.run.parts import Parts, check_questions, limits_of
+from palmette.run.parts import Askable, Parts, check_questions, limits_of
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
 from palmette.search.checked import calls_of, kv_bytes_per_token
@@ -90,11 +90,13 @@ def search_into(
     meter: Meter,
     *,
     is_new: bool = False,
+    askable: Askable | None = None,
     listener: Listener | None = None,
 ) -> Iterator[SearchResult]:
     """Search what the folder's events do not show as finished, and record it there. Safe to stop and call again.
 
-    The effective config is the first event. A folder that `is_new` must be empty still.
+    The effective config is the first event. A folder that `is_new` must be empty still. `askable` is what
+    `check_questions` returned, None if it was not called yet.
     """
     with EventLog(folder) as log:
         if is_new and not log.is_empty:
@@ -104,7 +106,7 @@ def search_into(
             log.write(RunStarted(__version__, recorded_values(config)))
         else:
             done = finished_questions(folder, task)
-        yield from _search(config, parts, task, meter, log.write, done, listener)
+        yield from _search(config, parts, task, meter, log.write, done, listener, askable)
 
 
 def make_meter(config: Config, device: str = "cpu") -> Meter:
@@ -126,9 +128,10 @@ def _search(
     write: Callable[[Event], None],
     done: set[str],
     listener: Listener | None,
+    askable: Askable | None = None,
 ) -> Iterator[SearchResult]:
     backend, scorer = parts.backend, parts.scorer
-    askable = check_questions(config, task, backend, scorer)
+    askable = askable or check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
     told = _Told(len(done), len(askable.questions), askable.skipped, listener)
     if told.done == told.total:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from palmette.backends.backend import Message
 from palmette.backends.chat import encode_text, render
 from palmette.backends.local import context_tokens
-from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_cache import CacheNode, common_length
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
@@ -76,6 +76,8 @@ class TreeScorer(ABC):
         with as_backend_error(self._name):
             self.tree.check()
         self._scored: dict[_PromptKey, _Scored] = {}
+        self._prompts: dict[_PromptKey, Tokens] = {}
+        """The tokens of the prompts of questions that are not forgotten: rendering one takes 0.6 to 1.3 ms."""
 
     @property
     def calls(self) -> int:
@@ -109,7 +111,9 @@ class TreeScorer(ABC):
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Free the cached paths of a question; see `KeepsPaths`."""
-        self._drop_unless_kept(_nodes(self._scored.pop(_prompt_key(messages), {})))
+        key = _prompt_key(messages)
+        self._prompts.pop(key, None)
+        self._drop_unless_kept(_nodes(self._scored.pop(key, {})))
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Raise ConfigError for messages that the reward model cannot be given; see `ReadsPrompts`."""
@@ -163,16 +167,18 @@ class TreeScorer(ABC):
 
     def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
         """Return the row of each candidate, None if it is longer than the model's context."""
-        prompts = {_prompt_key(candidate.messages): candidate.messages for candidate in candidates}
-        rendered = {key: render(self._tokenizer, messages) for key, messages in prompts.items()}
+        for candidate in candidates:
+            key = _prompt_key(candidate.messages)
+            if key not in self._prompts:
+                self._prompts[key] = render(self._tokenizer, candidate.messages)
         texts = {"".join(steps) for each in candidates for steps in (each.steps, each.steps[:-1])}
         encoded = {text: self._text(text) for text in texts}
         rows: list[Row | None] = []
         for candidate in candidates:
             steps, above = encoded["".join(candidate.steps)], encoded["".join(candidate.steps[:-1])]
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            tokens = (*rendered[_prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
-            row = Row(tokens, len(steps) + ends - _common_tokens(steps, above))
+            tokens = (*self._prompts[_prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            row = Row(tokens, len(steps) + ends - common_length(steps, above))
             rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
         return rows
 
@@ -194,8 +200,7 @@ class TreeScorer(ABC):
             key = _prompt_key(candidate.messages)
             paths, known = scored.setdefault(key, {}), before.get(key, {})
             if () not in paths:
-                prompt = render(self._tokenizer, candidate.messages)
-                prompt = prompt[: len(prompt) - self.omitted_tokens]
+                prompt = self._prompts[key][: len(self._prompts[key]) - self.omitted_tokens]
                 paths[()] = known.get(()) or (prompt, cache.add_path(prompt))
             cached = row.tokens[: len(row.tokens) - self.omitted_tokens]
             if row not in placed:
@@ -222,9 +227,3 @@ def _nodes(paths: _Scored) -> set[CacheNode]:
 
 def _prompt_key(messages: Sequence[Message]) -> _PromptKey:
     return tuple((message["role"], message["content"]) for message in messages)
-
-
-def _common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many equal tokens both begin."""
-    differing = (place for place, (here, there) in enumerate(zip(one, other, strict=False)) if here != there)
-    return next(differing, min(len(one), len(other)))

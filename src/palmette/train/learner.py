@@ -5,15 +5,16 @@ Shapes: R rows, L positions, D hidden size, T counted response tokens of a micro
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from palmette.errors import BackendError, ConfigError, RunError
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.train.batch import make_batch
 from palmette.train.logprobs import token_logprobs
 from palmette.train.loss import LossSettings, token_losses
@@ -21,26 +22,6 @@ from palmette.train.model_parts import body_of, head_of
 from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.samples import Sample, check_update, micro_batches
 from palmette.train.trainable import check_trainable
-
-Work = Callable[[Sequence[Sample]], torch.Tensor]
-
-
-class RunPieces(Protocol):
-    """Runs work on a micro-batch, in one piece or, if memory runs out, in smaller ones. `Guard.run` is one of these."""
-
-    def __call__(
-        self,
-        items: Sequence[Sample],
-        work: Work,
-        /,
-        *,
-        cost: Callable[[Sample], int],
-        group: Callable[[Sample], Hashable],
-    ) -> list[torch.Tensor]:
-        """Call `work` on pieces that hold every item once, in order; return one result per piece.
-
-        Work that raised an out-of-memory error may be called again: it has had no effect.
-        """
 
 
 @dataclass(frozen=True)
@@ -163,7 +144,7 @@ class Learner:
         )
         self.forget()
         total = _counted_tokens(samples)
-        run = run_pieces or _in_one_piece
+        run = run_pieces or run_whole
         was_training = self.model.training
         self.model.train()  # Gradient checkpointing needs train mode. Noise, which that would switch on, is refused.
         try:
@@ -265,10 +246,6 @@ class Learner:
 
 def _counted_tokens(samples: Sequence[Sample]) -> int:
     return sum(sample.counted_tokens for sample in samples)
-
-
-def _in_one_piece(items: Sequence[Sample], work: Work, /, **_: object) -> list[torch.Tensor]:
-    return [work(items)]
 
 
 def _idle_savings(savings: Savings, device: torch.device) -> list[str]:

@@ -38,11 +38,7 @@ def token_logprobs(
 
 def plain_logprobs(hidden_TD: torch.Tensor, head: Head, tokens_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same as `token_logprobs`, computed from full logits: the reference for tests and benchmarks."""
-    logits_TV = torch.nn.functional.linear(hidden_TD, head.weight_VD, head.bias_V)
-    logits_TV = logits_TV.to(_sum_dtype(logits_TV.dtype))
-    if head.softcap is not None:
-        logits_TV = head.softcap * torch.tanh(logits_TV / head.softcap)
-    logs_TV = torch.log_softmax(logits_TV / head.temperature, dim=-1)
+    logs_TV = torch.log_softmax(head.logits(hidden_TD) / head.temperature, dim=-1)
     entropies_T = -(logs_TV.exp() * logs_TV).sum(-1)
     return logs_TV.gather(1, tokens_T[:, None])[:, 0], entropies_T
 

@@ -37,6 +37,12 @@ class Head:
     softcap: float | None = None
     temperature: float = 1.0
 
+    def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """Return the logits before they are divided by the temperature, as TV in float32 or wider."""
+        logits_TV = nn.functional.linear(hidden_TD, self.weight_VD, self.bias_V)
+        logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+        return logits_TV if self.softcap is None else self.softcap * torch.tanh(logits_TV / self.softcap)
+
 
 def head_of(model: nn.Module, temperature: float = 1.0) -> Head:
     """Return the head of a transformers causal language model.

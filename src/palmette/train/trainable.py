@@ -66,12 +66,9 @@ def _generator_state(device: torch.device) -> torch.Tensor:
 
 def _refuse_other_logits(model: Any, tokens_1L: torch.Tensor) -> None:
     model.eval()
-    head = head_of(model)
     hidden_LD = body_of(model)(input_ids=tokens_1L, use_cache=False).last_hidden_state[0]
-    logits_LV = torch.nn.functional.linear(hidden_LD, head.weight_VD, head.bias_V).float()
-    if head.softcap is not None:
-        logits_LV = head.softcap * torch.tanh(logits_LV / head.softcap)
-    own_LV = model(input_ids=tokens_1L, use_cache=False).logits[0].float()
+    logits_LV = head_of(model).logits(hidden_LD)
+    own_LV = model(input_ids=tokens_1L, use_cache=False).logits[0].to(logits_LV.dtype)
     if own_LV.shape != logits_LV.shape or _differ(own_LV, logits_LV, 1e-3 if hidden_LD.dtype.itemsize > 2 else 2e-2):
         raise BackendError(
             f"cannot train a {model.config.model_type}: its logits are not those of its head alone, they are scaled or "

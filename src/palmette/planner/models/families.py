@@ -1,5 +1,7 @@
 """The tensors of decoder families, declared as notation.py says: each is compared with transformers' own models."""
 
+from typing import Any
+
 from palmette.planner.models.expert_families import EXPERT_FAMILIES
 from palmette.planner.models.notation import (
     BIASED_NORMS,
@@ -15,6 +17,15 @@ from palmette.planner.models.notation import (
     attention,
     gated,
 )
+
+_GPTJ: dict[str, Any] = {
+    "dense": "mlp.fc_in i,h 1;mlp.fc_out h,i 1",
+    "sizes": {"h": "n_embd", "n": "n_layer", "a": "n_head", "g": "a", "d": "h/a", "i": "n_inner|4*h",
+              "P": "n_positions"},
+    "outside": "transformer.wte V,h;transformer.ln_f h 1", "head": "lm_head V,h 1", "layers": "transformer.h",
+    "in_process": False,
+}  # fmt: skip
+"""What CodeGen has of GPT-J: all but the layout of its attention."""
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
@@ -97,19 +108,10 @@ FAMILIES: dict[str, Family] = {
         outside="gpt_neox.embed_in V,h;gpt_neox.final_layer_norm h 1", layers="gpt_neox.layers",
     ),
     "gptj": Family(
-        "ln_1 h 1;attn.k_proj h,h;attn.v_proj h,h;attn.q_proj h,h;attn.out_proj h,h",
-        "mlp.fc_in i,h 1;mlp.fc_out h,i 1",
-        sizes={"h": "n_embd", "n": "n_layer", "a": "n_head", "g": "a", "d": "h/a", "i": "n_inner|4*h",
-               "P": "n_positions"},
-        outside="transformer.wte V,h;transformer.ln_f h 1", head="lm_head V,h 1", layers="transformer.h",
-        in_process=False,
+        "ln_1 h 1;attn.k_proj h,h;attn.v_proj h,h;attn.q_proj h,h;attn.out_proj h,h", **_GPTJ
     ),
     "codegen": Family(
-        "ln_1 h 1;attn.qkv_proj 3*h,h;attn.out_proj h,h", "mlp.fc_in i,h 1;mlp.fc_out h,i 1",
-        sizes={"h": "n_embd", "n": "n_layer", "a": "n_head", "g": "a", "d": "h/a", "i": "n_inner|4*h",
-               "P": "n_positions"},
-        outside="transformer.wte V,h;transformer.ln_f h 1", head="lm_head V,h 1", layers="transformer.h",
-        in_process=False,
+        "ln_1 h 1;attn.qkv_proj 3*h,h;attn.out_proj h,h", **_GPTJ
     ),
     "gpt_bigcode": Family(
         "ln_1 h 1;attn.c_attn h+2*k,h 1;attn.c_proj h,h 1;ln_2 h 1", "mlp.c_fc i,h 1;mlp.c_proj h,i 1",
