@@ -126,6 +126,7 @@ class TaskSettings(Settings):
     seed: int = Field(0, ge=0, le=_LARGEST_SEED)
     grade: int = Field(3, ge=1, le=9)
     split: Literal["train", "test"] = "test"
+    generator: dict[str, Any] = Field(default_factory=dict)
     format: Literal["auto", "math", "gym", "ladder"] = "auto"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
@@ -136,9 +137,12 @@ class TaskSettings(Settings):
     unaskable: Literal["refuse", "skip"] = "refuse"
 
 
-def split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what belongs to the strategy and what belongs to every search, of a table `search`."""
-    shared = [key for key in SearchSettings.model_fields if key != "options" and key in values]
+def split_options(table: type[Settings], values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what belongs to the part that a table names, its strategy or its algorithm, and what to the table itself.
+
+    A table that was read before has what belongs to its part under `options`.
+    """
+    shared = [key for key in table.model_fields if key != "options" and key in values]
     return {str(key): values[key] for key in values if key not in shared}, {key: values[key] for key in shared}
 
 
@@ -165,7 +169,7 @@ class SearchSettings(Settings):
     def _gather_options(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        own, shared = split_search(values)
+        own, shared = split_options(cls, values)
         return {**shared, "options": own}
 
     @model_serializer(mode="wrap")
@@ -219,18 +223,64 @@ class MemorySettings(Settings):
 
 
 class TrainSettings(Settings):
-    """What an update holds; as yet only planned, not run."""
+    """How a policy is trained. Its rollouts are searches: `search.width` is the group size, `search.total_tokens` the
+    longest response.
 
+    `options` holds the algorithm's own settings, which it declares; in a file they stand beside the others.
+    """
+
+    algorithm: str = Field("grpo", min_length=1)
+    credit: str = Field("auto", min_length=1)
+    updates: int = Field(100, ge=1, le=_LARGEST_COUNT)
+    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    mini_batches: int = Field(1, ge=1, le=65_536)
+    epochs: int = Field(1, ge=1, le=65_536)
+    mask_cut: bool = False
     method: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1, le=65_536)
     lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
+    learning_rate: float = Field(1e-6, gt=0, le=1)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    weight_decay: float = Field(0.0, ge=0, le=1)
+    max_norm: float | None = Field(1.0, gt=0)
     optimizer_dtype: Dtype = "float32"
-    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
-    group_size: int = Field(8, ge=1, le=65_536)
-    response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
+    host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
-    reference: Literal["none", "host"] = "none"
+    sharing: Literal["auto", "off", "packed", "depth_first"] = "auto"
+    reference: Literal["auto", "none", "host"] = "auto"
+    rewards: dict[str, float] = Field(default_factory=lambda: {"judge": 1.0}, min_length=1)
+    reward_seconds: float = Field(60.0, gt=0, le=86_400)
+    on_reward_error: Literal["stop", "skip"] = "stop"
+    eval_every: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    eval_questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
+    eval_task: str | None = Field(None, min_length=1)
+    eval_strategy: str = Field("best_of_n", min_length=1)
+    eval_width: int = Field(1, ge=1, le=65_536)
+    checkpoint_every: int = Field(10, ge=1, le=_LARGEST_COUNT)
+    keep_checkpoints: int = Field(2, ge=1, le=_LARGEST_COUNT)
+    stop_without_signal: int = Field(10, ge=1, le=_LARGEST_COUNT)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        own, shared = split_options(cls, values)
+        return {**shared, "options": own}
+
+    @model_serializer(mode="wrap")
+    def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        options = values.pop("options", {})
+        return {**values, **options}
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the KL divergence from a reference policy is part of the loss or of the reward."""
+        return bool(self.options.get("kl_weight", 0.0))
 
 
 def reads_model(score: str) -> bool:

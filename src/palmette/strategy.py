@@ -114,8 +114,10 @@ class FunctionStrategy(Strategy):
 
 
 def settings_of(part: Any) -> type[StrategySettings]:
-    """Return the settings class of a strategy class, an empty one for a function or an object, which take none."""
-    return part.Settings if isinstance(part, type) and issubclass(part, Strategy) else StrategySettings
+    """Return the settings that a class declares, an empty class for a function or an object, which take none."""
+    declared = getattr(part, "Settings", None) if isinstance(part, type) else None
+    is_settings = isinstance(declared, type) and issubclass(declared, BaseModel)
+    return declared if is_settings else StrategySettings
 
 
 def read_settings(declared: type[StrategySettings], values: Mapping[str, Any]) -> StrategySettings:

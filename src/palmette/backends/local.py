@@ -109,6 +109,10 @@ class LocalBackend:
         """The last failed attempt of the KV cache to grow, None if there was none."""
         return self.tree.cache.pool.cache_full
 
+    def free_cache(self) -> None:
+        """Free the memory of the KV cache between a rollout and an update; the next step allocates it again."""
+        self.tree.free_cache()
+
     def give_up_cache(self) -> bool:
         """Free the KV cache and halve its limit; nodes keep their tokens and are computed again when needed."""
         return self.tree.give_up_cache()

@@ -103,6 +103,11 @@ class TreeModel:
             else:
                 return pieces, count
 
+    def free_cache(self) -> None:
+        """Free the memory of the KV cache, which is allocated again when needed. No tick may be running."""
+        self.cache.empty_all()
+        self.cache.pool.free_memory()
+
     def give_up_cache(self) -> bool:
         """Free the KV cache and halve its limit; return False if it was too small to shrink. No tick may be running."""
         self.cache.empty_all()
