@@ -13,7 +13,6 @@ from palmette.errors import ConfigError, StoppedError
 from palmette.units import count_of, format_count, one_line, one_line_path
 
 if TYPE_CHECKING:
-    from palmette.run.train import TrainingRun
     from palmette.settings import Config
 
 

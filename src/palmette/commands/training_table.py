@@ -109,7 +109,9 @@ class TrainingTable:
     def _status(self, now: float) -> str:
         done = self._shown[-1].update if self._shown else 0
         seconds = max(now - self._begun, 1e-9)
-        told = f"{done} of {self._updates} updates, {format_count(self._written)} tokens, {self._written / seconds:,.0f}/s"
+        told = (
+            f"{done} of {self._updates} updates, {format_count(self._written)} tokens, {self._written / seconds:,.0f}/s"
+        )
         return told + self._left(now)
 
     def _left(self, now: float) -> str:
@@ -126,9 +128,7 @@ class TrainingTable:
 
 
 def _cells(event: UpdateDone) -> list[str]:
-    return [
-        form.format(event.numbers[name]) if name in event.numbers else "-" for name, (_, form) in _COLUMNS.items()
-    ]
+    return [form.format(event.numbers[name]) if name in event.numbers else "-" for name, (_, form) in _COLUMNS.items()]
 
 
 def _seconds(event: UpdateDone) -> str:

@@ -102,7 +102,9 @@ class TrainingRun:
         parts = Parts(backend, scorer, embedder)
         askable = check_questions(config, self.data.training, backend, scorer)
         if askable.skipped:
-            self.notes.append(f"{len(askable.skipped)} questions cannot be asked, the first because {askable.skipped[0]}")
+            self.notes.append(
+                f"{len(askable.skipped)} questions cannot be asked, the first because {askable.skipped[0]}"
+            )
         self._questions = askable.questions
         self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
         self._evaluations: tuple[Rollouts, Task] | None = None
@@ -254,6 +256,4 @@ def _meter(config: Config) -> Meter:
     planned = planned_memory(config, train=True)
     by_phase = dict(planned.by_phase)
     by_phase["rollout"] = by_phase.pop("search", 0) or 0
-    return Meter(
-        sample_seconds=config.memory.sample_seconds, planned_bytes=by_phase, limit_bytes=planned.limit_bytes
-    )
+    return Meter(sample_seconds=config.memory.sample_seconds, planned_bytes=by_phase, limit_bytes=planned.limit_bytes)

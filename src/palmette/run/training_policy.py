@@ -13,7 +13,7 @@ from palmette.errors import RunError
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights
-from palmette.settings import LORA_TARGETS, Config
+from palmette.settings import Config
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample

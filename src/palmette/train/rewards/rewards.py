@@ -164,4 +164,3 @@ def _from_file(path: Path, attribute: str, name: str) -> Any:
         hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(f"train.rewards: {one_line(str(path), 120)} has no {attribute!r}.{hint}")
     return getattr(module, attribute)
-

@@ -109,9 +109,7 @@ class StepCredit:
         return [
             sample
             for group, advantages in credited
-            for sample in tree_samples(
-                group.result.tree, advantages, self._credit, group=group.result.question.id
-            )
+            for sample in tree_samples(group.result.tree, advantages, self._credit, group=group.result.question.id)
         ]
 
     def credited(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
