@@ -223,10 +223,9 @@ class MemorySettings(Settings):
 
 
 class TrainSettings(Settings):
-    """How a policy is trained. Its rollouts are searches: `search.width` is the group size, `search.total_tokens` the
-    longest response.
+    """How a policy is trained. Rollouts are searches.
 
-    `options` holds the algorithm's own settings, which it declares; in a file they stand beside the others.
+    `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the algorithm's own settings, which it declares; in a file they stand beside the others.
     """
 
     algorithm: str = Field("grpo", min_length=1)

@@ -109,10 +109,8 @@ class TrainingTable:
     def _status(self, now: float) -> str:
         done = self._shown[-1].update if self._shown else 0
         seconds = max(now - self._begun, 1e-9)
-        told = (
-            f"{done} of {self._updates} updates, {format_count(self._written)} tokens, {self._written / seconds:,.0f}/s"
-        )
-        return told + self._left(now)
+        rate = f"{format_count(self._written)} tokens, {self._written / seconds:,.0f}/s"
+        return f"{done} of {self._updates} updates, {rate}{self._left(now)}"
 
     def _left(self, now: float) -> str:
         if not self._shown or self._first is None:

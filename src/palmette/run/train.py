@@ -102,9 +102,8 @@ class TrainingRun:
         parts = Parts(backend, scorer, embedder)
         askable = check_questions(config, self.data.training, backend, scorer)
         if askable.skipped:
-            self.notes.append(
-                f"{len(askable.skipped)} questions cannot be asked, the first because {askable.skipped[0]}"
-            )
+            reason = f"the first because {askable.skipped[0]}"
+            self.notes.append(f"{len(askable.skipped)} questions cannot be asked and are left out, {reason}")
         self._questions = askable.questions
         self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
         self._evaluations: tuple[Rollouts, Task] | None = None

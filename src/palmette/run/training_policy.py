@@ -1,4 +1,4 @@
-"""The policy of a training run: loaded, made trainable, asked for its reference, saved to and restored from checkpoints."""
+"""The policy of a training run: loaded, made trainable, with its learner and its reference, saved to checkpoints."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +13,13 @@ from palmette.errors import RunError
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights
+from palmette.run.training_checks import algorithm_of
 from palmette.settings import Config
+from palmette.train.checkpoints.store import Checkpoint
+from palmette.train.learner import Learner, Savings
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.reference import response_logprobs
+from palmette.train.optimizer import AdamSettings
+from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
 from palmette.units import describe_error, parse_bytes
 from palmette.zoo.load import load_policy

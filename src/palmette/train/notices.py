@@ -33,6 +33,6 @@ def notices_of(done: UpdateDone, first_entropy: float | None, without_signal: in
         yield Noticed(
             done.update,
             "entropy",
-            f"the entropy is {numbers['entropy']:.3g}, it was {first_entropy:.3g} in the first update: the policy hardly "
-            f"explores any more. Lower train.learning_rate, or set train.entropy_weight or train.kl_weight",
+            f"the entropy is {numbers['entropy']:.3g}, it was {first_entropy:.3g} in the first update: the policy "
+            f"hardly explores any more. Lower train.learning_rate, or set train.entropy_weight or train.kl_weight",
         )
