@@ -225,7 +225,8 @@ class MemorySettings(Settings):
 class TrainSettings(Settings):
     """How a policy is trained. Rollouts are searches.
 
-    `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the algorithm's own settings, which it declares; in a file they stand beside the others.
+    `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
+    algorithm's own settings, which it declares; in a file they stand beside the others.
     """
 
     algorithm: str = Field("grpo", min_length=1)
