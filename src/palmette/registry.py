@@ -44,8 +44,10 @@ KINDS: dict[str, Kind] = {
         "palmette.backends", "palmette.backends", apart=("backend", "blocking", "chat", "guarded", "scripted")
     ),
     "embedder": Kind("palmette.embedders"),
-    "algorithm": Kind("palmette.algorithms", "palmette.train.algorithms", apart=("algorithm", "gae")),
-    "credit": Kind("palmette.credits", "palmette.train.credit", apart=("credit",)),
+    "algorithm": Kind(
+        "palmette.algorithms", "palmette.train.algorithms", apart=("aggregation", "algorithm", "gae", "statistics")
+    ),
+    "credit": Kind("palmette.credits", "palmette.train.credit", apart=("credit", "tree_samples", "values")),
 }
 
 

@@ -133,9 +133,10 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
     assert searched("--resume", str(folder))["results"] == whole[1]["results"]
 
 
-@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase"])
-def test_strategies_that_go_by_scores_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase", "fixed_tree"])
+def test_strategies_that_go_by_waves_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
     same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2", *UNHURRIED]
+    same += ["--set", "search.branches=[3,3]"]
     narrow = ["--set", "policy.batch_rows=5", "--set", "reward.batch_rows=3", "--set", "search.questions_in_flight=2"]
     values = searched(*same, "--out", str(tmp_path / "wide"))
     again = searched(*same, *narrow, "--out", str(tmp_path / "narrow"))

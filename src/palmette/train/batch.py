@@ -17,7 +17,8 @@ class Batch:
     """A micro-batch. `chosen_T` are the response tokens that count.
 
     `places_T` are indices into the R * L hidden states: that of the position before a token predicts the token. `old_T`
-    and `reference_T` are log-probabilities of the tokens, None if the samples have none.
+    and `reference_T` are log-probabilities of the tokens, None if the samples have none. `sequence_T` tells the row of
+    each token.
     """
 
     tokens_RL: torch.Tensor
@@ -26,6 +27,7 @@ class Batch:
     advantages_T: torch.Tensor
     old_T: torch.Tensor | None
     reference_T: torch.Tensor | None
+    sequence_T: torch.Tensor
 
 
 def make_batch(samples: Sequence[Sample], *, device: torch.device, dtype: torch.dtype) -> Batch:
@@ -37,12 +39,14 @@ def make_batch(samples: Sequence[Sample], *, device: torch.device, dtype: torch.
     advantages: list[float] = []
     old: list[float] = []
     reference: list[float] = []
+    sequence: list[int] = []
     for row, sample in enumerate(samples):
         tokens = [*sample.prompt, *sample.response[:-1]]
         rows.append(tokens + [0] * (length - len(tokens)))  # Any token: the outputs at padding are not used.
         first = row * length + len(sample.prompt) - 1
         places += sample.counted(range(first, first + len(sample.response)))
         chosen += sample.counted(sample.response)
+        sequence += [row] * sample.counted_tokens
         advantages += sample.counted(sample.advantages)
         old += sample.counted(sample.old_logprobs or ())
         reference += sample.counted(sample.reference_logprobs or ())
@@ -57,4 +61,5 @@ def make_batch(samples: Sequence[Sample], *, device: torch.device, dtype: torch.
         advantages_T=floats(advantages),
         old_T=floats(old) if old else None,
         reference_T=floats(reference) if reference else None,
+        sequence_T=torch.tensor(sequence, device=device),
     )

@@ -21,6 +21,7 @@ from palmette.train.loss import LossSettings, token_losses
 from palmette.train.model_parts import body_of, head_of
 from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.samples import Sample, check_update, micro_batches
+from palmette.train.token_batch import TokenBatch
 from palmette.train.trainable import check_trainable
 
 
@@ -225,9 +226,10 @@ class Learner:
             hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
             logprobs_T, entropies_T = token_logprobs(hidden_TD, head, batch.chosen_T, chunk_tokens=self._chunk_tokens)
             del hidden_RLD, hidden_TD
-            losses = token_losses(
-                logprobs_T, entropies_T, batch.advantages_T, batch.old_T, batch.reference_T, self._loss
+            tokens = TokenBatch(
+                logprobs_T, entropies_T, batch.advantages_T, batch.old_T, batch.reference_T, batch.sequence_T
             )
+            losses = token_losses(tokens, self._loss)
             loss = losses.loss_T.sum() / total
         means = [part_T.detach().sum() / total for part_T in (losses.kl_T, losses.clipped_T, entropies_T)]
         ratios = losses.ratio_T.sum(), losses.ratio_T.amin(), losses.ratio_T.amax()
