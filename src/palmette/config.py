@@ -44,6 +44,10 @@ _WITH_OPTIONS: dict[str, tuple[str, type[Settings]]] = {
 that names it, and the table."""
 
 
+_MEANT = {"search": "search", "train": "training"}
+"""What a table is about, in messages."""
+
+
 def known_keys() -> list[str]:
     """List every dotted key a config may hold, those of all built-in strategies among them."""
     keys = _keys(Config, "")
@@ -216,7 +220,7 @@ def _checked_options(
     declared = settings_of(registry.find(kind, name))
     for key in declared.model_fields:
         if key in model_of_table.model_fields:
-            raise ConfigError(f"it declares {key!r}, which is a key of every table {table}: rename it")
+            raise ConfigError(f"it declares {key!r}, which is a key of every {_MEANT[table]}: rename it")
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}
