@@ -62,7 +62,7 @@ class AdamW:
         self._gradient = None if largest is None else torch.empty_like(largest).flatten()
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, learning_rate: float | None = None) -> None:
         """Change every weight that has a gradient. Gradients of weights with a master are dropped.
 
         A weight that was changed since, by a checkpoint that was loaded, is its master's new value.

@@ -219,11 +219,13 @@ class _Views:
 
     def to_rows(self, heads_1HTX: torch.Tensor) -> torch.Tensor:
         """Return 1HTX as GNX."""
-        return heads_1HTX[0].unflatten(0, (self._groups, self._heads)).transpose(1, 2).flatten(1, 2).to(self._dtype)
+        split_GFTX = heads_1HTX[0].reshape(self._groups, self._heads, *heads_1HTX.shape[2:])
+        return split_GFTX.transpose(1, 2).flatten(1, 2).to(self._dtype)
 
     def to_heads(self, rows_GNX: torch.Tensor) -> torch.Tensor:
         """Return GNX as 1HTX."""
-        return rows_GNX.unflatten(1, (-1, self._heads)).transpose(1, 2).flatten(0, 1)[None]
+        groups, rows, width = rows_GNX.shape
+        return rows_GNX.view(groups, rows // self._heads, self._heads, width).transpose(1, 2).flatten(0, 1)[None]
 
     def of(
         self, tile: Tile, keys_values: Sequence[torch.Tensor] | None = None

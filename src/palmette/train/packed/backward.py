@@ -31,7 +31,9 @@ class Scored:
     values_P: torch.Tensor | None
 
 
-def run_backward(model: TrieModel, trie: Trie, steps: Sequence[Step], loss_of: Callable[[Scored], torch.Tensor]) -> None:
+def run_backward(
+    model: TrieModel, trie: Trie, steps: Sequence[Step], loss_of: Callable[[Scored], torch.Tensor]
+) -> None:
     """Add the gradients of all samples. `loss_of` is called once for each sample, with others that end in its pass."""
     ending = _samples_by_step(trie, steps)
     held: list[tuple[Outputs, Outputs]] = []

@@ -65,7 +65,7 @@ class TrieModel:
         self._chunk_tokens = chunk_tokens
         self._value_head = value_head
         self._device = head.weight_VD.device
-        self._most_scores = most_scores(self._body.config.get_text_config())
+        self._most_scores = most_scores(model.config.get_text_config())
 
     @contextmanager
     def attention(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class TrieModel:
         hidden_PD = hidden_TD.index_select(0, places_P)
         del hidden_TD
         logprobs_P, entropies_P = token_logprobs(hidden_PD, self._head, tokens_P, chunk_tokens=self._chunk_tokens)
-        values_P = None if self._value_head is None else self._value_head(hidden_PD).squeeze(-1)
+        values_P = None if self._value_head is None else self._value_head(hidden_PD).flatten()
         return Outputs(first, last, logprobs_P, entropies_P, values_P, trie_pass.own)
 
     def hidden(self, trie: Trie, first: int, last: int, above: Sequence[Outputs]) -> tuple[torch.Tensor, Pass]:

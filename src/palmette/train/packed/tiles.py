@@ -1,4 +1,4 @@
-"""Which blocks of attention scores a pass over slots of a trie computes: those that hold a visible key, and few others."""
+"""Which blocks of attention scores a pass over slots of a trie computes: those with a visible key, and few others."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

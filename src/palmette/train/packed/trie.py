@@ -5,6 +5,7 @@ The slots below a slot follow it directly, so that a slot k is visible to a slot
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from palmette.train.samples import Sample
 
@@ -55,7 +56,7 @@ def prefix_order(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
     """
     rows = [fed(sample) for sample in samples]
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    shared = [0] + [_shared_tokens(rows[one], rows[other]) for one, other in zip(order, order[1:], strict=False)]
+    shared = [0] + [_shared_tokens(rows[one], rows[other]) for one, other in pairwise(order)]
     return order, shared
 
 
@@ -120,7 +121,7 @@ def _firsts(slots: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def _nodes(starts: Sequence[int], depths: Sequence[int]) -> tuple[Node, ...]:
-    """Return the nodes that begin at these slots. A node's slots end where the next node of its depth or less begins."""
+    """Return the nodes that begin at these slots. A node ends where the next one that is no deeper begins."""
     lasts = [*starts[1:], len(depths)]
     parents: list[int | None] = []
     ends = [len(depths)] * len(starts)
