@@ -36,7 +36,7 @@ from palmette.train.schedule import learning_rate_at
 from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
-    from palmette.train.learner import UpdateResult
+    from palmette.train.update_result import UpdateResult
 
 CHECKPOINTS = "checkpoints"
 

@@ -21,6 +21,7 @@ from palmette.train.model_parts import train_all, train_lora
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
+from palmette.train.value_head import ValueHead
 from palmette.units import describe_error, parse_bytes
 from palmette.zoo.load import load_policy
 
@@ -56,7 +57,7 @@ class TrainedPolicy:
         )
         self._reference: Any = None
         algorithm = algorithm_of(config)
-        self.value_head = value_head(self.model) if algorithm.critic else None
+        self.value_head = _new_value_head(self.model) if algorithm.critic else None
         self.learner = Learner(
             self.trained,
             loss=algorithm.loss(),
@@ -65,13 +66,11 @@ class TrainedPolicy:
                 learning_rate=train.learning_rate,
                 weight_decay=train.weight_decay,
                 max_norm=train.max_norm,
-                state_dtype=train.optimizer_dtype,
             ),
             savings=Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer),
             temperature=sampling.logprob_temperature,
             sharing=train.sharing,
             value_head=self.value_head,
-            seed=config.seed,
         )
         if checkpoint is not None:
             self.learner.load_state_dict(checkpoint.tensors())
@@ -109,6 +108,11 @@ class TrainedPolicy:
         """Write the policy as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""
         self.trained.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def _new_value_head(model: Any) -> ValueHead:
+    config = model.config.get_text_config()
+    return ValueHead(config.hidden_size, dtype=model.dtype).to(model.device)
 
 
 def _load_adapter(model: Any, folder: Path) -> None:

@@ -13,7 +13,6 @@ from palmette.events import Evaluated, Event, Noticed, UpdateDone
 from palmette.search.result import SearchResult
 from palmette.settings import Aggregate, TrainSettings
 from palmette.tasks.task import Question
-from palmette.train.learner import UpdateResult
 from palmette.train.notices import notices_of
 from palmette.train.rewards.rewards import Rewards
 from palmette.train.rollout.credits import GivesCredit
@@ -22,6 +21,7 @@ from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.responses import responses_of
 from palmette.train.rollout.statistics import shown_samples, statistics_of
 from palmette.train.samples import Sample
+from palmette.train.update_result import UpdateResult
 
 
 @dataclass

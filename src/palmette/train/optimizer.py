@@ -1,7 +1,7 @@
 """AdamW with float32 masters of narrow weights; its state is on the model's device or in host memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,11 +62,16 @@ class AdamW:
         self._gradient = None if largest is None else torch.empty_like(largest).flatten()
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, learning_rate: float | None = None) -> None:
         """Change every weight that has a gradient. Gradients of weights with a master are dropped.
 
-        A weight that was changed since, by a checkpoint that was loaded, is its master's new value.
+        A weight that was changed since, by a checkpoint that was loaded, is its master's new value. Without
+        `learning_rate` it is that of the step before.
         """
+        if learning_rate is not None:
+            for optimizer in self._optimizers():
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate
         if self._own is not None:
             self._own.step()
         for weight, master, optimizer in self._masters:
@@ -80,6 +85,28 @@ class AdamW:
                 master.grad = None
                 weight.copy_(master)
                 self._known[weight] = _identity(weight)
+
+    def state(self) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
+        """Return the tensors that a step depends on beside weights and gradients, by weight: they change with steps."""
+        held = {} if self._own is None else {weight: dict(self._own.state[weight]) for weight in self._own.state}
+        for weight, master, optimizer in self._masters:
+            held[weight] = {**optimizer.state[master], "master": master.data}
+        return held
+
+    @torch.no_grad()
+    def load_state(self, weight: nn.Parameter, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite the state of one weight by tensors that `state` returned. Raises ValueError if they are others."""
+        held = self.state()[weight]
+        if held.keys() != tensors.keys() or any(held[name].shape != tensors[name].shape for name in held):
+            raise ValueError("it has other tensors, or of other shapes")
+        for name, tensor in held.items():
+            tensor.copy_(tensors[name])
+        if "master" in held:
+            self._known[weight] = _identity(weight)
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        own = [] if self._own is None else [self._own]
+        return [*own, *(optimizer for _, _, optimizer in self._masters)]
 
 
 def _identity(weight: torch.Tensor) -> tuple[int, int]:
