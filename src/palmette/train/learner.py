@@ -66,9 +66,10 @@ class Learner:
     """Trains those weights of a policy that have `requires_grad`. Raises BackendError if the model cannot be trained.
 
     Log-probabilities are computed at `temperature`, which must be that of all samples: a policy that sampled at 0.7 is
-    trained at 0.7. `sharing` tells whether prefixes that samples share are computed once; a model that cannot do that
-    shares nothing. `policy_loss` is an algorithm's term of the loss, None for PPO's. `notes` says so, and which savings have no effect on this device. With a `value_head`, a critic's
-    head on the policy's hidden states, the loss gets its values, and its weights are trained too.
+    trained at 0.7. `policy_loss` is an algorithm's term of the loss, None for PPO's. `sharing` tells whether prefixes
+    that samples share are computed once; a model that cannot do that shares nothing. `notes` says so, and which savings
+    have no effect on this device. With a `value_head`, a critic's head on the policy's hidden states, the loss gets its
+    values, and its weights are trained too.
     """
 
     def __init__(

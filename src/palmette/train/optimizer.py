@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -88,7 +89,9 @@ class AdamW:
 
     def state(self) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
         """Return the tensors that a step depends on beside weights and gradients, by weight: they change with steps."""
-        held = {} if self._own is None else {weight: dict(self._own.state[weight]) for weight in self._own.state}
+        held: dict[Any, dict[str, torch.Tensor]] = {}
+        if self._own is not None:
+            held = {weight: dict(self._own.state[weight]) for weight in self._own.state}
         for weight, master, optimizer in self._masters:
             held[weight] = {**optimizer.state[master], "master": master.data}
         return held

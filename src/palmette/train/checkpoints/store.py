@@ -55,7 +55,7 @@ class CheckpointStore:
 
     def newest(self) -> Found:
         """Return the newest checkpoint whose files are all as written. What a killed process left half is removed."""
-        damaged = []
+        damaged: list[str] = []
         for left in self._folder.glob(".update-*"):
             shutil.rmtree(left, ignore_errors=True)
         for update in reversed(self.updates()):

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +75,7 @@ class Rewards:
         failed = 0
         for batch in batches:
             try:
-                returned = _within(self._seconds, lambda batch=batch: call(function, batch))
+                returned = _within(self._seconds, partial(call, function, batch))
                 rewards += [_reward(value) for value in returned]
             except Exception as error:
                 if self._stops:
