@@ -182,10 +182,7 @@ def test_tiles_cover_every_visible_score_once_and_unmasked_ones_nothing_else(
             if tile.masked:
                 assert tile.query_last - tile.query_first <= BLOCK_SLOTS
         visible = [
-            (query, key)
-            for query in range(step.first, step.last)
-            for key in range(query + 1)
-            if query < bounds[key]
+            (query, key) for query in range(step.first, step.last) for key in range(query + 1) if query < bounds[key]
         ]
         assert sorted(found) == visible
         if step.kind == "open":

@@ -23,6 +23,7 @@ from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
 from palmette.train.value_head import ValueHead
 from palmette.units import describe_error, parse_bytes
+from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy
 
 
@@ -106,7 +107,8 @@ class TrainedPolicy:
 
     def save(self, folder: Path) -> None:
         """Write the policy as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""
-        self.trained.save_pretrained(folder)
+        with quiet():
+            self.trained.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
