@@ -97,7 +97,7 @@ def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, An
     name = "adapter_model.safetensors" if config.train.method == "lora" else "model.safetensors"
     last, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "stopped"))
     assert again.read_bytes() == last.read_bytes()
-    began = load_file(str(resolve("seedling") / "model.safetensors"))
+    began = load_file(str(Path(resolve("seedling")) / "model.safetensors"))
     assert any(not torch.equal(tensor, began.get(name, tensor * 0)) for name, tensor in load_file(last).items())
 
 
