@@ -64,7 +64,9 @@ class Learner:
     Log-probabilities are computed at `temperature`, which must be that of all samples: a policy that sampled at 0.7 is
     trained at 0.7. `sharing` tells whether prefixes that samples share are computed once; a model that cannot do that
     shares nothing. `notes` says so, and which savings have no effect on this device. With a `value_head`, a critic's
-    head on the policy's hidden states, the loss gets its values, and its weights are trained too.
+    head on the policy's hidden states, the loss gets its values, and its weights are trained too. `optimizer` has the
+    state that a checkpoint needs, by the names of the trained weights, those of the value head with `value_head.`
+    before.
     """
 
     def __init__(
@@ -89,8 +91,12 @@ class Learner:
             raise ConfigError(f"chunk_tokens is {chunk_tokens}: give a whole number of 1 or more, or None")
         self._chunk_tokens = chunk_tokens
         self._value_head = value_head
-        parts = [model] if value_head is None else [model, value_head]
-        self._weights = [weight for part in parts for weight in part.parameters() if weight.requires_grad]
+        named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if value_head is not None:
+            named |= {
+                f"value_head.{name}": weight for name, weight in value_head.named_parameters() if weight.requires_grad
+            }
+        self._weights = list(named.values())
         if not self._weights:
             raise BackendError("no weight of the model has requires_grad: call train_all or train_lora first")
         self._body = body_of(model)
@@ -102,7 +108,7 @@ class Learner:
         if self._savings.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         host = torch.device("cpu") if self._savings.host_optimizer else None
-        self._optimizer = AdamW(self._weights, self._adam, device=host)
+        self.optimizer = AdamW(self._weights, self._adam, device=host, names=list(named))
         self._done: list[tuple[Sequence[Sample], _Job]] = []
         self._half_added = False
 
@@ -197,7 +203,7 @@ class Learner:
 
     def apply(self, learning_rate: float | None = None) -> None:
         """Change the weights by the accumulated gradients: one optimizer step, at this learning rate if it is given."""
-        self._optimizer.step(learning_rate)
+        self.optimizer.step(learning_rate)
 
     @torch.no_grad()
     def _check_weights(self, learning_rate: float) -> None:
