@@ -244,7 +244,7 @@ class TrainSettings(Settings):
     warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_norm: float | None = Field(1.0, gt=0)
-    optimizer_dtype: Dtype = "float32"
+    optimizer_dtype: Literal["float32", "bfloat16"] = "float32"
     host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True

@@ -137,7 +137,7 @@ def test_no_way_to_cut_a_sequence_of_samples_is_cheaper(samples: list[Sample], m
 def test_a_sample_that_does_not_fit_is_refused_with_a_value_that_works() -> None:
     for sharing in ("auto", "off", "packed", "depth_first"):
         with pytest.raises(BudgetError, match="a sample of 9 tokens does not fit a micro-batch of 8: .* to 9 or more"):
-            batches_of([sample("aaaaa", "bbbbb")], 8, sharing)  # type: ignore[arg-type]
+            batches_of([sample("aaaaa", "bbbbb")], 8, sharing)
     with pytest.raises(ConfigError, match="sharing is 'tree': give one of auto, off, packed, depth_first"):
         check_sharing("tree")
 

@@ -32,7 +32,7 @@ from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCred
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.split import training_data
 from palmette.train.samples import Sample
-from palmette.train.schedule import learning_rate_at
+from palmette.train.schedule import learning_rate
 from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -171,12 +171,12 @@ class TrainingRun:
         self, samples: Sequence[Sample], update: int, on_policy: bool, *, changes_weights: bool = True
     ) -> "UpdateResult":
         train = self.config.train
-        rate = learning_rate_at(
+        rate = learning_rate(
             update,
             peak=train.learning_rate,
-            schedule=train.schedule,
-            warmup_updates=train.warmup_updates,
-            updates=train.updates,
+            shape=train.schedule,
+            warmup=min(train.warmup_updates, train.updates),
+            steps=train.updates + 1,  # The update after the last would have 0.
         )
         longest = max(sample.fed_tokens for sample in samples)
         return self.policy.learner.update(

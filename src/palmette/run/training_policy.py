@@ -67,6 +67,8 @@ class TrainedPolicy:
                 learning_rate=train.learning_rate,
                 weight_decay=train.weight_decay,
                 max_norm=train.max_norm,
+                state_dtype=train.optimizer_dtype,
+                seed=config.seed,
             ),
             savings=Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer),
             temperature=sampling.logprob_temperature,
