@@ -25,6 +25,7 @@ Aggregate = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantize = Literal["none", "bfloat16", "int8"]
+Board = Literal["tensorboard", "wandb", "trackio"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 PARTNERS = {"seedling": "seedling-ripe"}
 FORMATS = {"seedling": "ladder"}
@@ -261,6 +262,7 @@ class TrainSettings(Settings):
     checkpoint_every: int = Field(10, ge=1, le=_LARGEST_COUNT)
     keep_checkpoints: int = Field(2, ge=1, le=_LARGEST_COUNT)
     stop_without_signal: int = Field(10, ge=1, le=_LARGEST_COUNT)
+    log_to: tuple[Board, ...] = Field((), strict=False)
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 
 from palmette.commands import flags
 from palmette.commands.training_table import TrainingTable
-from palmette.errors import ConfigError, StoppedError
+from palmette.errors import ConfigError, RunError, StoppedError
+from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def _train(config: "Config", folder: Path, *, is_new: bool, as_json: bool) -> No
 
     print(_cost(config, folder), file=sys.stderr)
     table = TrainingTable(config.train.updates)
+    page = _Page(folder)
     try:
         with TrainingRun(config, folder) as training, table:
             for note in training.notes:
@@ -96,15 +99,47 @@ def _train(config: "Config", folder: Path, *, is_new: bool, as_json: bool) -> No
             training.listen(table.tokens)
             for event in training.updates():
                 table.show(event)
+                if isinstance(event, Evaluated):
+                    page.write_if_cheap()
             last = training.last_checkpoint()
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
     if as_json:
-        print(json.dumps({"run": str(folder), "policy": str(last), **table.summary()}, indent=2))
-        return
-    print(f"run     {one_line_path(folder)}")
-    if last is not None:
-        print(f"policy  {one_line_path(last)}")
+        told = {"run": str(folder), "policy": str(last), "report": str(page.path), **table.summary()}
+        print(json.dumps(told, indent=2))
+    else:
+        print(f"run     {one_line_path(folder)}")
+        if last is not None:
+            print(f"policy  {one_line_path(last)}")
+        print(f"report  {one_line_path(page.path)}")
+    page.write()
+
+
+class _Page:
+    """The report of a run that goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "report.html"
+        self._folder = folder
+        self._written = time.monotonic()
+        self._seconds = 0.0
+
+    def write(self) -> None:
+        """Write the page of everything that is recorded. Raises RunError where it cannot be written."""
+        from palmette.report.training.page import write_training_page
+
+        begun = time.monotonic()
+        write_training_page([self._folder], self.path)
+        self._written = time.monotonic()
+        self._seconds = self._written - begun
+
+    def write_if_cheap(self) -> None:
+        """Write the page if that takes less than 2% of the time since it was written last; tell if it cannot be."""
+        if self._seconds < 0.02 * (time.monotonic() - self._written):
+            try:
+                self.write()
+            except RunError as error:
+                print(f"palmette: {one_line(str(error), 300)}", file=sys.stderr)
 
 
 def _cost(config: "Config", folder: Path) -> str:

@@ -16,6 +16,7 @@ from palmette.memory.device import limit_device_memory
 from palmette.memory.guard import guard_with_meter, run_whole
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import planned_memory, refuse_what_cannot_fit
+from palmette.run.boards import boards
 from palmette.run.folder import recorded_values
 from palmette.run.parts import Parts, check_names, check_questions, load_embedder, load_scorer
 from palmette.run.rollout import Rollouts
@@ -89,6 +90,8 @@ class TrainingRun:
         with self._meter.phase("load"):
             self._load(found.checkpoint, needs_embedder=needs_embedder)
         self._meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
+        told = recorded_values(config)
+        self._tell = self._stack.enter_context(boards(config.train.log_to, self.folder, told, self.progress.update + 1))
 
     def _load(self, checkpoint: Checkpoint | None, *, needs_embedder: bool) -> None:
         """Load the models, and the state of the run from its last checkpoint."""
@@ -141,12 +144,13 @@ class TrainingRun:
             credit=credit_for(self.config, algorithm, limit),
             reference=self.policy.reference_logprobs if settings.uses_reference else None,
             values=self.policy.values if algorithm.critic else None,
+            learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
             checkpoint=self._checkpoint,
             phase=self._phase,
             peak_bytes=self._meter.peaks,
-            record=self._log.write,
+            record=self._record,
         )
 
     def preview(self) -> UpdateDone:
@@ -163,28 +167,32 @@ class TrainingRun:
         updates = self._store.updates()
         return self._store.path(updates[-1]) if updates else None
 
-    def _try_update(self, samples: Sequence[Sample], update: int, on_policy: bool) -> "UpdateResult":
-        """Compute the gradients of an update and drop them."""
-        return self._update(samples, update, on_policy, changes_weights=False)
+    def _record(self, event: Event) -> None:
+        self._log.write(event)
+        self._tell(event)
 
-    def _update(
-        self, samples: Sequence[Sample], update: int, on_policy: bool, *, changes_weights: bool = True
-    ) -> "UpdateResult":
+    def _learning_rate(self, update: int) -> float:
         train = self.config.train
-        rate = learning_rate(
+        return learning_rate(
             update,
             peak=train.learning_rate,
             shape=train.schedule,
             warmup=min(train.warmup_updates, train.updates),
             steps=train.updates + 1,  # The update after the last would have 0.
         )
+
+    def _try_update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
+        """Compute the gradients of an update and drop them."""
+        return self._update(samples, 0.0, on_policy)
+
+    def _update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
         longest = max(sample.fed_tokens for sample in samples)
         return self.policy.learner.update(
             samples,
-            micro_batch_tokens=max(train.micro_batch_tokens, longest),
+            micro_batch_tokens=max(self.config.train.micro_batch_tokens, longest),
             run_pieces=self._run_pieces,
             on_policy=on_policy,
-            learning_rate=rate if changes_weights else 0.0,
+            learning_rate=learning_rate,
         )
 
     def _evaluate(self, update: int) -> Evaluated:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
+from palmette.run.boards import check_boards
 from palmette.run.folder import recorded_values
 from palmette.settings import Config
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
@@ -57,6 +58,7 @@ def check_training(config: Config) -> None:
         raise ConfigError("train.kl_weight asks for a reference policy, and train.reference is none: set it to host")
     if "score" in train.rewards and not config.has_scores():
         raise ConfigError("train.rewards names score, and there is no reward model: set reward.model")
+    check_boards(train.log_to)
 
 
 def training_config(config: Config) -> Config:
@@ -70,7 +72,7 @@ def training_config(config: Config) -> Config:
 
 _MAY_CHANGE = {
     "updates", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_questions", "eval_task", "eval_strategy",
-    "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens",
+    "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens", "log_to",
 }  # fmt: skip
 """Settings of `train` with which a run may go on that was started with others. Those that change rounding alone too."""
 

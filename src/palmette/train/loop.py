@@ -44,9 +44,9 @@ class TrainingParts:
 
     `roll_out` searches questions with a seed and returns the results in their order. `reference` returns
     log-probabilities under the reference policy, None where no KL divergence is asked for; `values` what a critic
-    expects before each token, None without one. `update` makes one optimizer
-    step for the given number of updates done; its last argument tells that the policy has not changed since it
-    generated the samples. `phase` meters a block under a name and frees unused memory after it.
+    expects before each token, None without one. `learning_rate` returns that of the next update, given the number of
+    updates done; `update` makes one optimizer step with it, and its last argument tells that the policy has not changed
+    since it generated the samples. `phase` meters a block under a name and frees unused memory after it.
     """
 
     order: QuestionOrder
@@ -55,7 +55,8 @@ class TrainingParts:
     credit: GivesCredit
     reference: Callable[[Sequence[Sample]], list[tuple[float, ...]]] | None
     values: Callable[[Sequence[Sample]], list[tuple[float, ...]]] | None
-    update: Callable[[Sequence[Sample], int, bool], UpdateResult]
+    learning_rate: Callable[[int], float]
+    update: Callable[[Sequence[Sample], float, bool], UpdateResult]
     evaluate: Callable[[int], Evaluated]
     checkpoint: Callable[[Progress, float | None], Event]
     phase: Callable[[str], AbstractContextManager[None]]
@@ -106,14 +107,16 @@ def next_update(
     used = [group for group in groups if group.has_signal] if parts.credit.most_draws > 1 else groups
     samples = _samples(parts, used[: settings.questions], timed)
     results: list[UpdateResult] = []
+    learning_rate = parts.learning_rate(progress.update)
     if samples and (parts.credit.pulls or any(any(sample.advantages) for sample in samples)):
         steps = settings.mini_batches * settings.epochs
         with timed("update"):
             for batch in _batches(samples, settings, f"{seed} {progress.update}"):
-                results.append(parts.update(batch, progress.update, steps == 1))
+                results.append(parts.update(batch, learning_rate, steps == 1))
     progress.update += 1
     progress.without_signal = 0 if any(group.has_signal for group in groups) else progress.without_signal + 1
-    numbers = statistics_of(groups, samples, results) | {"draws": float(draws), "failed_rewards": float(failed)}
+    numbers = statistics_of(groups, samples, results, timed.seconds)
+    numbers |= {"draws": float(draws), "failed_rewards": float(failed), "learning_rate": learning_rate}
     if progress.first_entropy is None and results:
         progress.first_entropy = numbers["entropy"]
     shown = shown_samples(groups, samples)

@@ -14,12 +14,16 @@ _LONGEST_TEXT = 4000
 
 
 def statistics_of(
-    groups: Sequence[Group], samples: Sequence[Sample], results: Sequence[UpdateResult]
+    groups: Sequence[Group],
+    samples: Sequence[Sample],
+    results: Sequence[UpdateResult],
+    seconds: Mapping[str, float],
 ) -> dict[str, float]:
     """Return the statistics of one update by name.
 
     Those of optimizer steps are means over the steps; they are missing if no step was made. Ratios are those of the
-    first step, where the policy has not changed since it generated the samples.
+    first step, where the policy has not changed since it generated the samples. `seconds` are those of each phase:
+    tokens a second are generated tokens by the seconds of the rollout, judging included.
     """
     rewards = [reward for group in groups for reward in group.rewards if reward is not None]
     responses = [response for group in groups for response in group.responses]
@@ -35,6 +39,8 @@ def statistics_of(
         "samples": float(len(samples)),
         "steps": float(len(results)),
     }
+    if seconds.get("rollout"):
+        numbers["tokens_per_second"] = numbers["generated_tokens"] / seconds["rollout"]
     for name in groups[0].parts if groups and len(groups[0].parts) > 1 else ():
         told = [value for group in groups for value in group.parts[name] if value is not None]
         numbers[f"reward {name}"] = statistics.fmean(told) if told else 0.0
