@@ -4,7 +4,8 @@
 
 Each measurement is a process of its own, and the ways take turns. Seconds are CPU seconds of the gradients of all
 samples, forward and backward, without the optimizer step; peaks are of resident memory above what the process held
-before. Gradients are compared with those of the rows: the norm of the difference over the norm.
+before. Gradients are compared with those of the rows: the norm of the difference over the norm. A star marks the way
+that `auto` chooses.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODES = ("off", "packed", "depth_first", "auto")
+MODES = ("off", "packed", "depth_first")
 HEAD = (
     "| samples | tokens | distinct | shared | way | CPU s | times faster | peak | difference |\n"
     "|---|---:|---:|---:|---|---:|---:|---:|---:|"
@@ -59,11 +60,11 @@ def cases(vocabulary: int) -> dict[str, list[Any]]:
     """Return the samples of each case."""
     rng = random.Random(0)
     return {
-        "a tree of width 64: steps of 24 tokens, 4 x 4 x 4 branches": list(tree(rng, vocabulary, 60, 24, (4, 4, 4))),
-        "16 responses of 128 to a prompt of 377 tokens": list(group(rng, vocabulary, 377, 128)),
-        "16 responses of 100 to a prompt of 700 tokens": list(group(rng, vocabulary, 700, 100)),
-        "12 prompts of 64, a response of 96 to each": [
-            sample for _ in range(12) for sample in group(rng, vocabulary, 64, 96, 1)
+        "a tree of width 64: steps of 12 tokens, 4 x 4 x 4 branches": list(tree(rng, vocabulary, 40, 12, (4, 4, 4))),
+        "16 responses of 64 to a prompt of 188 tokens": list(group(rng, vocabulary, 188, 64)),
+        "16 responses of 50 to a prompt of 350 tokens": list(group(rng, vocabulary, 350, 50)),
+        "6 prompts of 64, a response of 96 to each": [
+            sample for _ in range(6) for sample in group(rng, vocabulary, 64, 96, 1)
         ],
     }
 
@@ -115,7 +116,8 @@ def main() -> None:
     if options.case is not None:
         measure(options)
         return
-    from palmette.train.packed.schedule import distinct_tokens
+    from palmette.train.packed.passes import distinct_tokens
+    from palmette.train.packed.sharing import batches_of
     from palmette.units import format_bytes
 
     sys.stdout.write(HEAD + "\n")
@@ -132,13 +134,15 @@ def main() -> None:
                     command += ["--tokens", str(options.tokens)] + ["--checkpointing"] * options.checkpointing
                     done = subprocess.run(command, check=True, capture_output=True, text=True)
                     told[mode].append(json.loads(done.stdout.splitlines()[-1]))
+        chosen = batches_of(samples, options.tokens, "auto").mode
         plain = statistics.median(one["seconds"] for one in told["off"])
         for mode in MODES:
             seconds = statistics.median(one["seconds"] for one in told[mode])
             peak = max(one["peak"] for one in told[mode])
             difference = max(one["difference"] for one in told[mode])
+            way = f"{mode}*" if mode == chosen else mode
             sys.stdout.write(
-                f"| {name} | {fed:,} | {distinct:,} | {1 - distinct / fed:.0%} | {mode} | {seconds:.1f} | "
+                f"| {name} | {fed:,} | {distinct:,} | {1 - distinct / fed:.0%} | {way} | {seconds:.1f} | "
                 f"{plain / seconds:.2f} | {format_bytes(int(peak))} | {difference:.0e} |\n"
             )
             sys.stdout.flush()

@@ -8,7 +8,7 @@ import torch
 
 from palmette.engine.attention import Mask
 from palmette.train.packed.attention import Pass, attend
-from palmette.train.packed.schedule import depth_first
+from palmette.train.packed.passes import depth_first
 from palmette.train.packed.tiles import tiles_of
 from palmette.train.packed.trie import Trie, build_trie
 from palmette.train.samples import Sample

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palmette.errors import BudgetError, ConfigError
-from palmette.train.packed.schedule import PASS_TOKENS, Step, depth_first, distinct_tokens, packed_batches
+from palmette.train.packed.passes import PASS_TOKENS, Step, depth_first, distinct_tokens, packed_batches
 from palmette.train.packed.sharing import batches_of, check_sharing
 from palmette.train.packed.tiles import BLOCK_SLOTS, tiles_of
 from palmette.train.packed.trie import Node, Trie, build_trie

@@ -23,7 +23,7 @@ from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.packed.backward import Scored, run_backward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
-from palmette.train.packed.schedule import depth_first
+from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Mode, Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_update

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from palmette.errors import ConfigError
-from palmette.train.packed.schedule import PASS_TOKENS, check_longest, depth_first, distinct_tokens, packed_batches
+from palmette.train.packed.passes import PASS_TOKENS, check_longest, depth_first, distinct_tokens, packed_batches
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, micro_batches, padded_tokens
 
