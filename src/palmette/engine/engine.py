@@ -13,6 +13,7 @@ import torch
 from palmette.engine.cuts import Sampling
 from palmette.engine.limits import DRAWN_LOGITS
 from palmette.engine.sampler import Streams, draw
+from palmette.engine.threads import as_many_as_ever
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
 from palmette.memory.guard import RunPieces, run_whole
@@ -92,7 +93,8 @@ class Engine(Generic[Ending]):
         if not tips:
             return []
         running = [row for tip in tips for row in self._lanes[tip]]
-        found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
+        with self._model.threads():
+            found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
         # A lane that was split, of which one piece still computed the prefix, is sampled from again in the next tick.
         rows_of = Counter(map(_tip, (row for row, _, _ in found)))
         sampled = [drawn for drawn in found if rows_of[drawn[0].tip()] == len(self._lanes[drawn[0].tip()])]
@@ -182,11 +184,13 @@ class Engine(Generic[Ending]):
         tokens, logprobs = drawn.tokens_R.tolist(), drawn.logprobs_R.tolist()
         logits_alone: dict[CacheNode, torch.Tensor] = {}
         for index in torch.nonzero(drawn.narrow_R)[:, 0].tolist():
-            # A narrow draw depends on rounding, and rounding on the batch: sample again from logits of this row alone.
+            # A narrow draw depends on rounding, and rounding on the batch and the number of threads: sample again from
+            # logits of this row alone, always with the same number.
             row = rows[index]
-            if row.tip() not in logits_alone:
-                logits_alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
-            redrawn = draw(logits_alone[row.tip()], Streams([row.seed], [len(row.tokens)]), self._sampling)
+            with as_many_as_ever():
+                if row.tip() not in logits_alone:
+                    logits_alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
+                redrawn = draw(logits_alone[row.tip()], Streams([row.seed], [len(row.tokens)]), self._sampling)
             tokens[index], logprobs[index] = int(redrawn.tokens_R), float(redrawn.logprobs_R)
         return list(zip(rows, tokens, logprobs, strict=True))
 
