@@ -29,8 +29,8 @@ class ThreadCount:
 def next_count(now: ThreadCount, most: int, shares: CpuShares) -> ThreadCount:
     """Return the number of threads for the next interval, from 1 to `most`.
 
-    Threads that had no core are given up: processes that share the cores all find as many missing as they have above
-    their equal share. Free cores are taken again, after some patience.
+    As many threads are given up as had no core: where equal processes share the cores, that leaves each its equal
+    share if all decide at once. Free cores are taken again, after some patience.
     """
     if now.count > 1 and shares.missing >= _MISSING_CORES and shares.others >= _MISSING_CORES:
         fewer = max(1, now.count - math.ceil(shares.missing - _MISSING_CORES))
