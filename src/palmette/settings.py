@@ -99,6 +99,7 @@ class PolicySettings(Settings):
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
+    drafts: Literal["auto", "off"] = "auto"
 
 
 class RewardSettings(Settings):
