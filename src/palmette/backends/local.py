@@ -10,6 +10,7 @@ from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
 from palmette.engine.cuts import Sampling
+from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
@@ -75,6 +76,11 @@ class LocalBackend:
     def calls(self) -> int:
         """Forward passes made so far."""
         return self.tree.calls
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """How many drafted tokens were checked and accepted in the present search."""
+        return self._engine.acceptance
 
     @property
     def weight_version(self) -> int:
