@@ -90,7 +90,7 @@ def test_random_trees_are_the_same_with_drafts_and_without(
         if kv_tokens is None:
             assert held == plain_held
         accepted += fast.acceptance.accepted
-    assert accepted > 10
+    assert accepted > 4
 
 
 def test_a_text_that_was_written_before_takes_fewer_passes(
