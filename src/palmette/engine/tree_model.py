@@ -14,6 +14,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
+from palmette.engine.few_rows import fast_for_few_rows, plain_linears
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
@@ -31,8 +32,8 @@ AttentionMaskInterface.register(NAME, tree_mask)
 class TreeModel:
     """A decoder-only model with a tree cache in place of its own KV cache. Its code is not changed.
 
-    Its attention implementation is switched during a forward pass only. Raises BackendError for a model without
-    attention; call `check` to compare the outputs with those of the plain forward pass.
+    Its attention implementation and the order of small products are switched during a forward pass only. Raises
+    BackendError for a model without attention; `check` compares the outputs with those of the plain forward pass.
     """
 
     def __init__(self, model: PreTrainedModel, *, budget_bytes: int | None = None) -> None:
@@ -41,6 +42,7 @@ class TreeModel:
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
         self.calls = 0
         self._weights = WeightVersion(model)
+        self._linears = plain_linears(model)
 
     @property
     def weight_version(self) -> int:
@@ -64,13 +66,14 @@ class TreeModel:
         Empties the KV cache. Raises ConfigError or BackendError, with the model as before, if the adapter cannot be
         loaded or the model fails `check` with it.
         """
-        before = self._model
+        before = self._model, self._linears
         try:
-            with undone_on_error(before):
-                self._model = swap_adapter(before, folder)
+            with undone_on_error(self._model):
+                self._model = swap_adapter(self._model, folder)
+                self._linears = plain_linears(self._model)
                 self.check()
         except BaseException:
-            self._model = before
+            self._model, self._linears = before
             raise
         self.weights_changed()
 
@@ -155,7 +158,7 @@ class TreeModel:
         tick = Tick(
             self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
         )
-        with self._attention(NAME):
+        with self._attention(NAME), fast_for_few_rows(self._linears):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
