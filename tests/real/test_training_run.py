@@ -48,6 +48,11 @@ def trained(config: Config, folder: Path, stop_after: int | None = None) -> list
     return seen
 
 
+def told(event: UpdateDone) -> dict[str, float]:
+    """Return the statistics of an update without those that depend on time."""
+    return {name: number for name, number in event.numbers.items() if name != "tokens_per_second"}
+
+
 def weights_of(folder: Path, update: int) -> bytes:
     return (folder / "checkpoints" / f"update-{update:08d}" / "model.safetensors").read_bytes()
 
@@ -67,7 +72,7 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert state_of(tmp_path / "stopped", 4) == state_of(tmp_path / "whole", 4)
     assert weights_of(tmp_path / "whole", 4) != weights_of(tmp_path / "whole", 3)
     for before, after in zip(whole[1:], rest, strict=True):
-        assert (before.numbers, before.samples) == (after.numbers, after.samples)
+        assert (told(before), before.samples) == (told(after), after.samples)
 
 
 def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_first(tmp_path: Path) -> None:
@@ -81,12 +86,9 @@ def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_firs
     "changed",
     [
         {"train.algorithm": "ppo"},
-        {"train.algorithm": "reinforce_plus_plus"},
         {"train.algorithm": "gspo", "train.mini_batches": 2, "train.epochs": 2},
-        {"train.algorithm": "dapo", "train.most_draws": 2},
         {"train.method": "lora", "train.kl_weight": 0.1},
-        {"search.strategy": "fixed_tree", "search.branches": [2, 2]},
-        {"search.strategy": "rebase", "train.credit": "treerl"},
+        {"search.strategy": "fixed_tree", "search.branches": [4, 2], "task.grade": 3, "search.total_tokens": 160},
     ],
 )
 def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, Any], tmp_path: Path) -> None:
