@@ -25,7 +25,7 @@ Aggregate = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantize = Literal["none", "bfloat16", "int8"]
-Board = Literal["tensorboard", "wandb", "trackio"]
+Board = Literal["tensorboard", "wandb"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 PARTNERS = {"seedling": "seedling-ripe"}
 FORMATS = {"seedling": "ladder"}
@@ -79,6 +79,12 @@ def _devices_with_units(devices: Any) -> Any:
     if isinstance(devices, int | float) and not isinstance(devices, bool):
         raise ValueError(f"{devices} of what? Write '{devices}GiB' or 'cpu:{devices}GiB' if GiB are meant")
     return devices
+
+
+def _list_of_names(names: Any) -> Any:
+    if isinstance(names, str):
+        raise ValueError(f"write a list, like [{names.strip('[]')}]")
+    return tuple(names) if isinstance(names, list) else names
 
 
 Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
@@ -268,7 +274,7 @@ class TrainSettings(Settings):
     checkpoint_every: int = Field(10, ge=1, le=_LARGEST_COUNT)
     keep_checkpoints: int = Field(2, ge=1, le=_LARGEST_COUNT)
     stop_without_signal: int = Field(10, ge=1, le=_LARGEST_COUNT)
-    log_to: tuple[Board, ...] = Field((), strict=False)
+    log_to: Annotated[tuple[Board, ...], BeforeValidator(_list_of_names)] = ()
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""Statistics of a training run for tools that draw curves: TensorBoard, Weights & Biases, trackio."""
+"""Statistics of a training run for tools that draw curves: TensorBoard, Weights & Biases."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,6 @@ PROJECT = "palmette"
 _PACKAGES: dict[Board, tuple[str, str]] = {
     "tensorboard": ("tensorboard", "pip install 'palmette[board]'"),
     "wandb": ("wandb", "pip install wandb"),
-    "trackio": ("trackio", "pip install trackio"),
 }
 """The module that each needs, and how it is installed."""
 
@@ -40,8 +39,8 @@ def boards(
 ) -> Iterator[Callable[[Event], None]]:
     """Yield a function that hands events of the run in `folder` to these tools.
 
-    `first_update` is the first that will be told: TensorBoard forgets what an interrupted run has told from it on, the
-    others keep what they were told first. Raises ConfigError for a tool that cannot start.
+    `first_update` is the first that will be told: TensorBoard forgets what an interrupted run has told from it on,
+    Weights & Biases keeps what it was told first. Raises ConfigError for a tool that cannot start.
     """
     with ExitStack() as stack:
         logs = []
@@ -106,17 +105,7 @@ def _wandb(folder: Path, config: Mapping[str, Any], first_update: int) -> Iterat
         run.finish()
 
 
-@contextmanager
-def _trackio(folder: Path, config: Mapping[str, Any], first_update: int) -> Iterator[Log]:
-    trackio = import_module("trackio")
-    run = trackio.init(project=PROJECT, name=folder.name, config=dict(config), resume="allow")
-    try:
-        yield lambda update, values: run.log(dict(values), step=update)
-    finally:
-        run.finish()
-
-
-_STARTS = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}
+_STARTS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 def _run_id(folder: Path) -> str:

@@ -2,7 +2,7 @@
 const percent = (value) => `${(100 * value).toFixed(1)}%`;
 const FIGURES = [
   { title: "reward", lines: ["reward"], note: "mean of all responses" },
-  { title: "test accuracy", tested: true, lines: [], text: percent, note: "solid: of one response, ± one standard error; dashed: of the elected answer" },
+  { title: "test accuracy", tested: true, lines: [], text: percent, note: "solid: one response ± standard error; dashed: elected" },
   { title: "questions with signal", lines: ["signal_share"], text: percent, from: 0, note: "share whose responses have different rewards" },
   { title: "response length", lines: ["response_tokens"], from: 0, note: "tokens, mean of all responses" },
   { title: "cut at the limit", lines: ["cut_share"], text: percent, from: 0, note: "share of responses" },
@@ -11,7 +11,7 @@ const FIGURES = [
   { title: "ratio before the clip", lines: ["ratio", "ratio_low", "ratio_high"], with: 1, note: "solid: mean; dashed: smallest and largest; 1 is exact" },
   { title: "clipped", lines: ["clipped_share"], text: percent, from: 0, note: "share of tokens" },
   { title: "gradient norm", lines: ["gradient_norm"], from: 0, note: "before clipping" },
-  { title: "learning rate", lines: ["learning_rate"], from: 0, note: "" },
+  { title: "learning rate", lines: ["learning_rate"], from: 0, exact: true, note: "" },
   { title: "tokens per second", lines: ["tokens_per_second"], from: 0, note: "generated, in the rollout" },
 ];
 const DASHES = ["", "5 3", "2 3", "8 3 2 3"];
@@ -95,7 +95,7 @@ function drawCurve(figure, spec) {
   const marks = ticks(low, top, false, 4), write = spec.text ? (value) => `${Number((100 * value).toPrecision(4))}%` : tickText(marks);
   for (const mark of marks) gridLine(svg, box, y(mark), write(mark));
   drawAcross(svg, x, box, from, to, wide);
-  runs.forEach((_, run) => (spec.tested ? drawTests(svg, run, x, y) : spec.lines.forEach((name, place) => drawLine(svg, run, series(run, name), place, x, y))));
+  runs.forEach((_, run) => (spec.tested ? drawTests(svg, run, x, y) : spec.lines.forEach((name, place) => drawLine(svg, run, series(run, name), place, spec.exact, x, y))));
   const cursor = svg.appendChild(svgElement("line", { y1: box.top, y2: box.bottom, stroke: "var(--pick)", "stroke-width": 1.25 }));
   const caption = element("figcaption"), value = element("b");
   caption.append(element("span", spec.title), value);
@@ -121,17 +121,17 @@ function acrossEnds(across) {
 }
 
 function drawAcross(svg, x, box, from, to, wide) {
-  const marks = ticks(from, to, false, wide < 340 ? 4 : 5).filter((mark) => chosen.against !== "updates" || Number.isInteger(mark));
+  const marks = ticks(from, to, false, wide < 340 ? 4 : 5).filter((mark) => chosen.against !== "updates" || Math.abs(mark - Math.round(mark)) < 1e-9);
   for (const mark of marks) {
     svg.append(svgElement("line", { class: "axis", x1: x(mark), x2: x(mark), y1: box.bottom, y2: box.bottom + 4 }));
     svg.append(svgElement("text", { class: "soft", x: x(mark), y: box.bottom + 18, "text-anchor": "middle" }, shortNumber(mark)));
   }
 }
 
-function drawLine(svg, run, values, place, x, y) {
+function drawLine(svg, run, values, place, isExact, x, y) {
   const path = (drawn, width, opacity) => svg.append(svgElement("path", { d: linePath(runs[run][chosen.against], drawn, x, y), fill: "none", stroke: runColor(run), "stroke-width": width, "stroke-dasharray": place ? "3 3" : DASHES[Math.floor(run / 8) % 4], "stroke-linejoin": "round", opacity }));
   if (values.length === 1 && values[0] !== null) svg.append(svgElement("circle", { cx: x(runs[run][chosen.against][0]), cy: y(values[0]), r: 3, fill: runColor(run) }));
-  if (place || values.length < SMOOTHED_FROM) return path(values, place ? 1 : 1.75, place ? 0.8 : 1);
+  if (place || isExact || values.length < SMOOTHED_FROM) return path(values, place ? 1 : 1.75, place ? 0.8 : 1);
   path(values, 1, 0.3);
   return path(smoothed(values), 2, 1);
 }

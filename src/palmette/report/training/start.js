@@ -3,7 +3,7 @@ function showHeader() {
   const names = (list) => joined([...new Set(list)]);
   byId("title").textContent = `${names(runs.map(({ config }) => config.train.algorithm))} on ${names(runs.map(({ config }) => config.task.name))}${runs.length > 1 ? `, ${plural(runs.length, "run")}` : ""}`;
   const setup = ({ config: { policy, search, train } }) =>
-    `policy ${policy.model}, ${train.method === "lora" ? `LoRA of rank ${train.lora_rank}` : "all weights"}; ${plural(train.questions, "question")} an update, ${search.strategy} at width ${search.width}, at most ${count(search.total_tokens)} tokens; credit ${train.credit}, learning rate ${train.learning_rate}`;
+    `policy ${policy.model}, ${train.method === "lora" ? `LoRA of rank ${train.lora_rank}` : "all weights"}; ${plural(train.questions, "question")} an update, ${search.strategy} at width ${search.width}, at most ${count(search.total_tokens)} tokens; credit ${train.credit}, learning rate ${shortNumber(train.learning_rate)}`;
   byId("about").textContent = [...new Set(runs.map(setup))].join(" | ");
   showSettings();
 }
