@@ -4,9 +4,11 @@
 
 Trees of 16 leaves on ladder with the seedling, scored by a reward model. Its steps are so sure at temperature 1 that
 siblings are mostly equal, hence temperature 1.5 by default, for trees and rollouts alike. The trees are REBASE as
-published; REBASE that gives every leaf at least one child (4 first steps, then 8, then 16 branches), so that the reward
-model sets widths but prunes nothing; and a fixed tree, 4-2-2. For the prompt and every step of depth 1 and 2 with an
-outcome below it, the error is the estimate minus the share of right answers among rollouts that begin with the step.
+published; the same trees with every pruned branch completed by one rollout of the policy, which tells what pruning
+does from what widths do; REBASE that gives every leaf at least one child (4 first steps, then 8, then 16 branches), so
+that the reward model sets widths but prunes nothing; and a fixed tree, 4-2-2. For the prompt and every step of depth 1
+and 2 that has an outcome below it, the error is the estimate minus the share of right answers among rollouts that begin
+with the step.
 
 Errors are averaged within a question and then over questions; standard errors are over questions, by jackknife.
 """
@@ -32,7 +34,10 @@ WIDTH = 16
 DEPTHS = (0, 1, 2)
 GROWING = (4, 8, 16)
 TEMPERATURE = 0.2
-TREES = ("rebase", "rebase, nothing pruned", "fixed tree 4-2-2")
+REBASE, COMPLETED = "rebase", "rebase, pruned branches completed"
+GROWN = (REBASE, "rebase, nothing pruned", "fixed tree 4-2-2")
+TREES = (REBASE, COMPLETED, *GROWN[1:])
+LOW_SCORE = 0.99
 RULES = ("leaves", "children")
 
 SEED = 7919
@@ -110,6 +115,37 @@ class Truth:
         return sum(found) / len(found), len(found)
 
 
+class Completions:
+    """Rewards of single rollouts from the ends of pruned branches, a new one for every branch."""
+
+    def __init__(self, backend: FromPrefixes, settings: dict[str, Any]) -> None:
+        self._backend = backend
+        self._settings = settings
+
+    def complete(self, results: Sequence[palmette.SearchResult]) -> list[CreditTree]:
+        """Return the trees with a reward for every pruned leaf."""
+        questions, places = [], []
+        for number, result in enumerate(results):
+            for node in result.tree.nodes:
+                if node.state == "pruned":
+                    name = f"prefix {len(self._backend.prefixes)}"
+                    self._backend.prefixes.append(result.tree.path_tokens(node.id))
+                    message = {"role": "user", "content": name}
+                    questions.append(palmette.Question(f"completed {name}", (message,), result.question.reference))
+                    places.append((number, node.id))
+        rewards = [list(credit_tree(result.tree).rewards) for result in results]
+        if questions:
+            searcher = palmette.Searcher(
+                "seedling", None, "best_of_n", seed=SEED, width=1, parts=Parts(self._backend, None),
+                settings=self._settings,
+            )  # fmt: skip
+            found = searcher.search(palmette.Task("completions", tuple(questions), step_end="\n"))
+            for (number, leaf), completed in zip(places, found, strict=True):
+                rewards[number][leaf] = completed.leaves[0].reward or 0.0
+        trees = [credit_tree(result.tree) for result in results]
+        return [CreditTree(tree.parents, tuple(own), tree.tokens) for tree, own in zip(trees, rewards, strict=True)]
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of a tree with both estimates of its value, the true one, and its aggregated score."""
@@ -132,7 +168,7 @@ def grow(
 ) -> list[palmette.SearchResult]:
     """Return a judged tree for each question."""
     strategies: dict[str, tuple[Any, dict[str, Any]]] = {
-        "rebase": ("rebase", {}),
+        REBASE: ("rebase", {}),
         "rebase, nothing pruned": (rebase_without_pruning, {}),
         "fixed tree 4-2-2": ("fixed_tree", {"branches": [4, 2, 2]}),
     }
@@ -152,9 +188,9 @@ def places(tree: Tree, credited: CreditTree) -> list[int]:
     ]
 
 
-def steps_of(result: palmette.SearchResult, kind: str, truth: Truth) -> list[Step]:
+def steps_of(result: palmette.SearchResult, credited: CreditTree, kind: str, truth: Truth) -> list[Step]:
     """Return the steps of a tree whose values are compared."""
-    tree, credited = result.tree, credit_tree(result.tree)
+    tree = result.tree
     by_rule = {"leaves": leaf_means(credited), "children": child_means(credited)}
     found = []
     for node in places(tree, credited):
@@ -183,28 +219,32 @@ def mean_of(value: Callable[[Step], float]) -> Callable[[Sequence[Sequence[Step]
 
 
 def correlation(rule: str) -> Callable[[Sequence[Sequence[Step]]], float]:
-    """Return a statistic: the correlation of errors with scores over all steps."""
+    """Return a statistic: the correlation of errors with scores over all steps; NaN where one of them has no spread."""
 
     def statistic(groups: Sequence[Sequence[Step]]) -> float:
         pairs = [(step.error(rule), step.score or 0.0) for group in groups for step in group]
         means = [sum(values) / len(pairs) for values in zip(*pairs, strict=True)]
         apart = [(error - means[0], score - means[1]) for error, score in pairs]
         scale = math.sqrt(sum(error**2 for error, _ in apart) * sum(score**2 for _, score in apart))
-        return sum(error * score for error, score in apart) / scale if scale else 0.0
+        return sum(error * score for error, score in apart) / scale if scale else math.nan
 
     return statistic
 
 
 def report(steps: Sequence[Step]) -> None:
     """Print a table row for each kind of tree and depth."""
-    print("| trees | depth | steps | true value | error by leaves | error by children | difference |", end="")
-    print(" RMSE by leaves | RMSE by children | correlation with score: leaves, children |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")
+    columns = (
+        *("trees", "depth", "steps", f"score below {LOW_SCORE}", "true value", "error by leaves", "error by children"),
+        *("difference", "RMSE by leaves", "RMSE by children", "correlation with score: leaves, children"),
+    )
+    print(f"| {' | '.join(columns)} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")
     for kind in TREES:
         for depth in DEPTHS:
             chosen = [step for step in steps if (step.trees, step.depth) == (kind, depth)]
             true, _ = jackknife(chosen, mean_of(lambda step: step.true))
-            cells = [kind, str(depth), f"{len(chosen):,}", f"{true:.3f}"]
+            low = sum(step.score < LOW_SCORE for step in chosen if step.score is not None)
+            cells = [kind, str(depth), f"{len(chosen):,}", f"{low:,}" if depth else "", f"{true:.3f}"]
             for rule in RULES:
                 cells.append(shown(*jackknife(chosen, mean_of(lambda step, rule=rule: step.error(rule)))))  # type: ignore[misc]
             gap = jackknife(chosen, mean_of(lambda step: step.estimates["leaves"] - step.estimates["children"]))
@@ -222,14 +262,16 @@ def report(steps: Sequence[Step]) -> None:
 
 
 def shown(value: float, error: float) -> str:
-    """Return a signed number with its standard error."""
+    """Return a signed number with its standard error, or that there is none."""
+    if math.isnan(value) or math.isnan(error):
+        return "undefined"
     return f"{value:+.3f} ± {error:.3f}"
 
 
 def main() -> None:
     """Grow all trees, roll out from their steps, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--questions", type=int, default=60)
     parser.add_argument("--grade", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=1.5)
     parser.add_argument("--reward", default="seedling-ripe")
@@ -242,23 +284,27 @@ def main() -> None:
     backend = FromPrefixes(loaded.backend)
     parts = Parts(backend, loaded.scorer)
     truth = Truth(backend, chosen.rollouts, settings)
+    completions = Completions(backend, settings)
     whole = palmette.load_task("ladder", questions=chosen.questions, grade=chosen.grade)
     steps: list[Step] = []
     lost: dict[str, list[bool]] = {kind: [] for kind in TREES}
     for first in range(0, chosen.questions, chosen.at_once):
         task = palmette.Task("ladder", whole.questions[first : first + chosen.at_once], step_end=whole.step_end)
-        grown = [(kind, grow(parts, task, kind, seed, settings)) for kind in TREES for seed in range(chosen.trees)]
-        results = [(kind, result) for kind, found in grown for result in found]
+        grown = [(kind, grow(parts, task, kind, seed, settings)) for kind in GROWN for seed in range(chosen.trees)]
+        judged = [(kind, result, credit_tree(result.tree)) for kind, found in grown for result in found]
+        by_rebase = [result for kind, result, _ in judged if kind == REBASE]
+        whole_trees = zip(by_rebase, completions.complete(by_rebase), strict=True)
+        judged += [(COMPLETED, result, credited) for result, credited in whole_trees]
         for depth in DEPTHS:  # From the prompt first: its rollouts serve the likelier steps.
             asked = []
-            for _, result in results:
-                for node in places(result.tree, credit_tree(result.tree)):
+            for _, result, credited in judged:
+                for node in places(result.tree, credited):
                     if result.tree.nodes[node].depth == depth:
                         asked.append((result.tree.path_tokens(node), result.question.reference))
             truth.roll_out(asked)
-        steps += [step for kind, result in results for step in steps_of(result, kind, truth)]
-        for kind, result in results:
-            lost[kind] += [not alive for alive in credit_tree(result.tree).alive[1:]]
+        for kind, result, credited in judged:
+            steps += steps_of(result, credited, kind, truth)
+            lost[kind] += [not alive for alive in credited.alive[1:]]
         print(f"{first + len(task.questions)} questions, {truth.tokens:,} tokens of rollouts", flush=True)
     report(steps)
     shares = ", ".join(f"{sum(dead) / len(dead):.3f} ({kind})" for kind, dead in lost.items())
