@@ -19,7 +19,7 @@ _CHANCES = {
     4: (0.12, 0.45, 0.75, 0.88),
 }
 """Chance of a guess by the length of its context and its votes (0 to `_SURE`), before any of its kind was checked.
-Rounded from how often guesses came true in 64 answers of SmolLM2-135M to 4 questions of rg:chain_sum at temperature 1."""
+Rounded from how often guesses came true in 64 answers of SmolLM2-135M to 4 questions of rg:chain_sum, temperature 1."""
 
 _PRIOR_CHECKS = 8
 """How many checked guesses the chance from `_CHANCES` counts as."""
