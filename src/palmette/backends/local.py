@@ -1,5 +1,7 @@
 """Generates steps with a transformers model in this process, on the engine's tree cache."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

@@ -16,6 +16,7 @@ from palmette.engine.drafts import ORDERS, Acceptance, Guess, Index, worthwhile
 from palmette.engine.limits import DRAFTED_TICK_TOKENS, DRAWN_LOGITS
 from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
+from palmette.engine.threads import as_many_as_ever
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
 from palmette.memory.guard import RunPieces, run_whole
@@ -135,7 +136,8 @@ class Engine(Generic[Ending]):
         running = [row for tip in tips for row in self._lanes[tip]]
         self._may_draft = self._drafts
         try:
-            found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
+            with self._model.threads():
+                found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
             lanes_before = len(self._lanes)
             self._judge_drafts(found)
             count = self._append(found)
@@ -325,11 +327,13 @@ class Engine(Generic[Ending]):
         tokens, logprobs = result.tokens_R.tolist(), result.logprobs_R.tolist()
         logits_alone: dict[CacheNode, torch.Tensor] = {}
         for index in torch.nonzero(result.narrow_R)[:, 0].tolist():
-            # A narrow draw depends on rounding, and rounding on the batch: sample again from logits of this row alone.
+            # A narrow draw depends on rounding, and rounding on the batch and the number of threads: sample again from
+            # logits of this row alone, always with the same number.
             tip = drawn[index].row.tip()
-            if tip not in logits_alone:  # Rows of one lane have drawn the same drafted tokens so far.
-                logits_alone[tip] = self._model.run_alone([*tip.path_tokens(), *drawn[index].tokens])
-            redrawn = draw(logits_alone[tip], Streams([seeds[index]], [places[index]]), self._sampling)
+            with as_many_as_ever():
+                if tip not in logits_alone:  # Rows of one lane have drawn the same drafted tokens so far.
+                    logits_alone[tip] = self._model.run_alone([*tip.path_tokens(), *drawn[index].tokens])
+                redrawn = draw(logits_alone[tip], Streams([seeds[index]], [places[index]]), self._sampling)
             tokens[index], logprobs[index] = int(redrawn.tokens_R), float(redrawn.logprobs_R)
         for each, token, logprob in zip(drawn, tokens, logprobs, strict=True):
             each.tokens.append(token)

@@ -3,8 +3,10 @@
 Shapes: P pieces, T tokens of a tick, V outputs per token (logits, or one score).
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from palmette.engine.few_rows import fast_for_few_rows, plain_linears
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
+from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError, BudgetError
@@ -40,6 +43,7 @@ class TreeModel:
         self._model = model
         self.cache = TreeCache(KvPool(kv_shape(model), budget_bytes))
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
+        self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
         self._linears = plain_linears(model)
@@ -184,6 +188,13 @@ class TreeModel:
         logits: torch.Tensor = output.logits[0, -count:].float()
         return logits
 
+    def threads(self) -> AbstractContextManager[None]:
+        """Return a block for ticks that uses fewer threads while others need the cores; see `as_many_as_free`.
+
+        Only on the CPU in float32: there a caller decides what is close by `run_alone`, outside of such a block.
+        """
+        return as_many_as_free() if self.device.type == "cpu" and not self._is_rounded else nullcontext()
+
     @contextmanager
     def _attention(self, name: str | None) -> Iterator[None]:
         """Set the attention implementation inside the block, and restore it afterwards."""
@@ -223,8 +234,7 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that uses transformers' AttentionInterface")
-        is_rounded = self._model.dtype != torch.float32 or is_quantized(self._model)
-        tolerance = 0.1 if is_rounded else 2e-3
+        tolerance = 0.1 if self._is_rounded else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=tolerance * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):
