@@ -9,7 +9,7 @@ _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def quiet_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what to add to the environment of a process that will load torch, so that its threads sleep while waiting.
 
-    Nothing where the user has chosen how they wait. OMP_WAIT_POLICY is read by every OpenMP: GNU's, which torch's wheels
+    Nothing where the user has chosen how they wait. Every OpenMP reads OMP_WAIT_POLICY: GNU's, which torch's wheels
     have, Intel's and LLVM's.
     """
     return {} if any(name in environment for name in _WAITS) else {"OMP_WAIT_POLICY": "PASSIVE"}
