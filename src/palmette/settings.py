@@ -42,6 +42,11 @@ _LARGEST_SEED = 2**63 - 1
 _LARGEST_COUNT = 10**7
 
 
+def _off_in_yaml(value: Any) -> Any:
+    """Return "off" for false, which is how YAML reads an unquoted `off`."""
+    return "off" if value is False else value
+
+
 def _greedy_or_warm(temperature: float) -> float:
     if 0 < temperature < 0.01:
         raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
@@ -106,6 +111,7 @@ class PolicySettings(Settings):
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
+    drafts: Annotated[Literal["auto", "off"], BeforeValidator(_off_in_yaml)] = "auto"
 
 
 class RewardSettings(Settings):
@@ -251,7 +257,7 @@ class TrainSettings(Settings):
     warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_norm: float | None = Field(1.0, gt=0)
-    optimizer_dtype: Dtype = "float32"
+    optimizer_dtype: Literal["float32", "bfloat16"] = "float32"
     host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True

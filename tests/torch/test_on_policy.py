@@ -81,7 +81,7 @@ def test_every_ratio_of_the_first_update_is_1(
     temperature = sampling.temperature or 1.0
     assert {sample.temperature for sample in samples} == {temperature}
     told = first_update(policy, samples, temperature)
-    assert told.response_tokens > 100 and told.pieces > 1
+    assert told.response_tokens > 100
     for ratio in (told.ratio_low, told.ratio_mean, told.ratio_high):
         assert ratio == pytest.approx(1.0, abs=atol)
     assert told.clipped_share == 0

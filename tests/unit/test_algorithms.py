@@ -23,6 +23,8 @@ from palmette.train.algorithms.ppo import Ppo, PpoSettings
 from palmette.train.algorithms.reinforce_plus_plus import ReinforcePlusPlus, ReinforcePlusPlusSettings
 from palmette.train.algorithms.rloo import Rloo
 from palmette.train.algorithms.statistics import groups_with_signal, whitened
+from tests.algorithms_page import listed, tables
+from tests.pages import python_script
 
 OF_GROUPS: list[type[Algorithm]] = [Grpo, DrGrpo, Rloo, Dapo, Gspo, Cispo, Maxrl]
 
@@ -196,6 +198,14 @@ def test_each_algorithm_is_found_by_its_name_with_the_settings_of_a_file() -> No
         assert made.critic == (name == "ppo")
     assert DrGrpo().aggregation == "constant" and Gspo().aggregation == Rloo().aggregation == "sequence"
     assert Grpo().aggregation == Dapo().aggregation == Cispo().aggregation == "token"
+
+
+def test_the_page_lists_every_setting_with_its_default_and_source() -> None:
+    assert listed() == tables(), "python -m tests.algorithms_page writes the tables anew"
+
+
+def test_the_example_of_the_page_runs() -> None:
+    exec(compile(python_script("docs/algorithms.md"), "docs/algorithms.md", "exec"), {"__name__": "page"})
 
 
 def test_wrong_settings_and_parts_are_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palmette.errors import BudgetError, ConfigError
-from palmette.train.packed.schedule import PASS_TOKENS, Step, depth_first, distinct_tokens, packed_batches
+from palmette.train.packed.passes import PASS_TOKENS, Step, depth_first, distinct_tokens, packed_batches
 from palmette.train.packed.sharing import batches_of, check_sharing
 from palmette.train.packed.tiles import BLOCK_SLOTS, tiles_of
 from palmette.train.packed.trie import Node, Trie, build_trie
@@ -137,7 +137,7 @@ def test_no_way_to_cut_a_sequence_of_samples_is_cheaper(samples: list[Sample], m
 def test_a_sample_that_does_not_fit_is_refused_with_a_value_that_works() -> None:
     for sharing in ("auto", "off", "packed", "depth_first"):
         with pytest.raises(BudgetError, match="a sample of 9 tokens does not fit a micro-batch of 8: .* to 9 or more"):
-            batches_of([sample("aaaaa", "bbbbb")], 8, sharing)  # type: ignore[arg-type]
+            batches_of([sample("aaaaa", "bbbbb")], 8, sharing)
     with pytest.raises(ConfigError, match="sharing is 'tree': give one of auto, off, packed, depth_first"):
         check_sharing("tree")
 
@@ -182,10 +182,7 @@ def test_tiles_cover_every_visible_score_once_and_unmasked_ones_nothing_else(
             if tile.masked:
                 assert tile.query_last - tile.query_first <= BLOCK_SLOTS
         visible = [
-            (query, key)
-            for query in range(step.first, step.last)
-            for key in range(query + 1)
-            if query < bounds[key]
+            (query, key) for query in range(step.first, step.last) for key in range(query + 1) if query < bounds[key]
         ]
         assert sorted(found) == visible
         if step.kind == "open":

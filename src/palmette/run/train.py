@@ -33,7 +33,7 @@ from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCred
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.split import training_data
 from palmette.train.samples import Sample
-from palmette.train.schedule import learning_rate_at
+from palmette.train.schedule import learning_rate
 from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -95,9 +95,13 @@ class TrainingRun:
 
     def _load(self, checkpoint: Checkpoint | None, *, needs_embedder: bool) -> None:
         """Load the models, and the state of the run from its last checkpoint."""
+        from palmette.engine.threads import pinned_threads, thread_count
         from palmette.run.training_policy import TrainedPolicy
 
         config = self.config
+        # Sums depend on how many threads add them up: a run goes on with the number that it began with.
+        self._threads = thread_count() if checkpoint is None else int(checkpoint.state["threads"])
+        self._stack.enter_context(pinned_threads(self._threads))
         self.policy = TrainedPolicy(config, checkpoint)
         backend = self.policy.backend
         scorer = load_scorer(config.reward)
@@ -173,12 +177,12 @@ class TrainingRun:
 
     def _learning_rate(self, update: int) -> float:
         train = self.config.train
-        return learning_rate_at(
+        return learning_rate(
             update,
             peak=train.learning_rate,
-            schedule=train.schedule,
-            warmup_updates=train.warmup_updates,
-            updates=train.updates,
+            shape=train.schedule,
+            warmup=min(train.warmup_updates, train.updates),
+            steps=train.updates + 1,  # The update after the last would have 0.
         )
 
     def _try_update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
@@ -222,7 +226,7 @@ class TrainingRun:
                 progress.update,
                 write_model=self.policy.save,
                 tensors=self.policy.learner.state_dict(),
-                state={"progress": asdict(progress), "threads": self.policy.threads},
+                state={"progress": asdict(progress), "threads": self._threads},
                 metric=metric,
             )
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from palmette.backends.local import LocalBackend
-from palmette.engine.cuts import Sampling
+from palmette.backends.local import make_backend
 from palmette.errors import RunError
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
@@ -23,6 +22,7 @@ from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
 from palmette.train.value_head import ValueHead
 from palmette.units import describe_error, parse_bytes
+from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy
 
 
@@ -34,8 +34,6 @@ class TrainedPolicy:
 
     def __init__(self, config: Config, checkpoint: Checkpoint | None) -> None:
         self._config = config
-        self.threads = torch.get_num_threads() if checkpoint is None else int(checkpoint.state["threads"])
-        torch.set_num_threads(self.threads)  # Sums depend on how many threads add them up.
         train, policy = config.train, config.policy
         is_whole = train.method == "full" and checkpoint is not None
         options = {"dtype": policy.dtype, "device": policy.device}
@@ -51,10 +49,7 @@ class TrainedPolicy:
             if checkpoint is not None:
                 _load_adapter(self.trained, checkpoint.folder)
         kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
-        sampling = Sampling(policy.temperature, policy.top_p, policy.top_k, policy.min_p)
-        self.backend = LocalBackend(
-            self.model, self.tokenizer, sampling=sampling, batch_rows=policy.batch_rows, kv_bytes=kv_bytes
-        )
+        self.backend = make_backend(self.model, self.tokenizer, policy, kv_bytes)
         self._reference: Any = None
         algorithm = algorithm_of(config)
         self.value_head = _new_value_head(self.model) if algorithm.critic else None
@@ -66,9 +61,11 @@ class TrainedPolicy:
                 learning_rate=train.learning_rate,
                 weight_decay=train.weight_decay,
                 max_norm=train.max_norm,
+                state_dtype=train.optimizer_dtype,
+                seed=config.seed,
             ),
             savings=Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer),
-            temperature=sampling.logprob_temperature,
+            temperature=policy.temperature,
             sharing=train.sharing,
             value_head=self.value_head,
         )
@@ -106,7 +103,8 @@ class TrainedPolicy:
 
     def save(self, folder: Path) -> None:
         """Write the policy as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""
-        self.trained.save_pretrained(folder)
+        with quiet():
+            self.trained.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 

@@ -4,6 +4,8 @@ Every sum is divided by the counted response tokens of the whole update: how it 
 Shapes: R rows, L positions, D hidden size, T counted response tokens of a micro-batch, P pieces.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,17 +25,16 @@ from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.packed.backward import Scored, run_backward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
-from palmette.train.packed.schedule import depth_first
+from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Mode, Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_update
 from palmette.train.token_batch import TokenBatch
 from palmette.train.trainable import check_trainable
 from palmette.train.update_result import UpdateResult, means_of, merged_sums, pass_sums, weighed
-from palmette.units import describe_error
 
-_VALUE_HEAD = "value_head:"
-"""Begins the names of a value head's weights."""
+_OPTIMIZER, _VALUE_HEAD = "optimizer.", "value_head."
+"""Begin the names of optimizer state and of a value head's weights in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Learner:
     trained at 0.7. `policy_loss` is an algorithm's term of the loss, None for PPO's. `sharing` tells whether prefixes
     that samples share are computed once; a model that cannot do that shares nothing. `notes` says so, and which savings
     have no effect on this device. With a `value_head`, a critic's head on the policy's hidden states, the loss gets its
-    values, and its weights are trained too.
+    values, and its weights are trained too. `optimizer` has the state that a checkpoint needs.
     """
 
     def __init__(
@@ -96,14 +97,12 @@ class Learner:
             raise ConfigError(f"chunk_tokens is {chunk_tokens}: give a whole number of 1 or more, or None")
         self._chunk_tokens = chunk_tokens
         self._value_head = value_head
-        parts = [("", model)] + ([] if value_head is None else [(_VALUE_HEAD, value_head)])
-        self._names = {
-            weight: f"{prefix}{name}"
-            for prefix, part in parts
-            for name, weight in part.named_parameters()
-            if weight.requires_grad
-        }
-        self._weights = list(self._names)
+        named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if value_head is not None:
+            named |= {
+                f"value_head.{name}": weight for name, weight in value_head.named_parameters() if weight.requires_grad
+            }
+        self._weights = list(named.values())
         if not self._weights:
             raise BackendError("no weight of the model has requires_grad: call train_all or train_lora first")
         self._body = body_of(model)
@@ -115,7 +114,7 @@ class Learner:
         if self._savings.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         host = torch.device("cpu") if self._savings.host_optimizer else None
-        self._optimizer = AdamW(self._weights, self._adam, device=host)
+        self.optimizer = AdamW(self._weights, self._adam, device=host, names=list(named))
         self._done: list[tuple[Sequence[Sample], _Job]] = []
         self._half_added = False
 
@@ -210,38 +209,24 @@ class Learner:
 
     def apply(self, learning_rate: float | None = None) -> None:
         """Change the weights by the accumulated gradients: one optimizer step, at this learning rate if it is given."""
-        self._optimizer.step(learning_rate)
+        self.optimizer.step(learning_rate)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return what the next updates depend on beside the model's weights, by name: optimizer state, a value head."""
-        held = {
-            f"{name}/{part}": tensor
-            for weight, tensors in self._optimizer.state().items()
-            for name in [self._names[weight]]
-            for part, tensor in tensors.items()
-        }
+        held = {f"{_OPTIMIZER}{name}": tensor for name, tensor in self.optimizer.state_dict().items()}
         if self._value_head is not None:
             held |= {f"{_VALUE_HEAD}{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return held
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Go on from what `state_dict` returned. Raises RunError if it is of another model."""
-        held = self.state_dict()
-        if held.keys() != tensors.keys():
-            other = sorted(held.keys() ^ tensors.keys())[0]
-            raise RunError(f"the optimizer state is that of another model: only one of them has {other}")
-        by_weight: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            weight, _, part = name.rpartition("/")
-            by_weight.setdefault(weight, {})[part] = tensor
-        try:
-            if self._value_head is not None:
-                own = {name: tensors[f"{_VALUE_HEAD}{name}"] for name in self._value_head.state_dict()}
-                self._value_head.load_state_dict(own)
-            for parameter, name in self._names.items():
-                self._optimizer.load_state(parameter, by_weight[name])
-        except (ValueError, RuntimeError) as error:
-            raise RunError(f"the optimizer state is that of another model: {describe_error(error)}") from error
+        if self._value_head is not None:
+            own = {f"{_VALUE_HEAD}{name}": name for name in self._value_head.state_dict()}
+            if not own.keys() <= tensors.keys():
+                raise RunError("the checkpoint has no value head: it was trained without a critic")
+            self._value_head.load_state_dict({short: tensors[name] for name, short in own.items()})
+        found = {name: tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
+        self.optimizer.load_state_dict({name.removeprefix(_OPTIMIZER): found[name] for name in found})
 
     @torch.no_grad()
     def _check_weights(self, learning_rate: float) -> None:

@@ -19,7 +19,7 @@ from palmette.train.model_parts import Head, body_of, head_of
 from palmette.train.packed.backward import run_forward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
-from palmette.train.packed.schedule import depth_first
+from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_tokens, micro_batches, shared_temperature

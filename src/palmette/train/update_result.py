@@ -47,7 +47,8 @@ def pass_sums(loss: torch.Tensor, losses: TokenLosses, tokens: TokenBatch, given
     largest of its ratios.
     """
     ratios_T = losses.ratio_T if given.old_T is None else (tokens.logprobs_T - given.old_T).exp()
-    means = [part_T.sum() / total for part_T in (losses.kl_T, losses.clipped_T, tokens.entropies_T)]
+    clipped_T = losses.clipped_T.to(ratios_T.dtype)
+    means = [part_T.sum() / total for part_T in (losses.kl_T, clipped_T, tokens.entropies_T)]
     return torch.stack([loss, *means, ratios_T.sum(), ratios_T.amin(), ratios_T.amax()])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from palmette.train.packed.forward import Outputs, TrieModel
-from palmette.train.packed.schedule import Step
+from palmette.train.packed.passes import Step
 from palmette.train.packed.trie import Trie
 
 

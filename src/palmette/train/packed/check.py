@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from palmette.train.model_parts import body_of, head_of
 from palmette.train.packed.forward import TrieModel
-from palmette.train.packed.schedule import depth_first
+from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample

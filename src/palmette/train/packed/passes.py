@@ -8,9 +8,9 @@ from palmette.errors import BudgetError
 from palmette.train.packed.trie import Trie, prefix_order
 from palmette.train.samples import Sample
 
-PASS_TOKENS = 64
+PASS_TOKENS = 40
 """What a pass forward and backward costs whatever its length, as a number of tokens: it reads all weights and adds to
-all gradients. About that many with SmolLM2-135M on one core."""
+all gradients. SmolLM2-135M on one core: 0.6 s beside 0.015 s a token."""
 
 
 @dataclass(frozen=True)
