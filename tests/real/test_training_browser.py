@@ -54,7 +54,8 @@ def write_run(folder: Path, algorithm: str, updates: int) -> Path:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     names = [("run-<img src=x onerror=window.pwned=6>", "grpo", UPDATES), ("short", "dapo", 10)]
-    return write_training_page([write_run(folder / name, *rest) for name, *rest in names], folder / "report.html")
+    runs = [write_run(folder / name, algorithm, updates) for name, algorithm, updates in names]
+    return write_training_page(runs, folder / "report.html")
 
 
 @pytest.fixture(scope="module")
