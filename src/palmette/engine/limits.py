@@ -9,8 +9,8 @@ PREFILL_TOKENS = 2048
 DRAFTED_TICK_TOKENS = 8
 """Drafted tokens are added to a tick only up to this many tokens in all.
 
-With more rows some row has a wrong guess in almost every tick, and a wave ends with its last row: when ticks of up to 64
-tokens had drafts, 16 rows of equal length took SmolLM2 as many ticks as without, at 0.93 times the speed.
+With more rows some row has a wrong guess in almost every tick, and a wave ends with its last row: when ticks of up to
+64 tokens had drafts, 16 rows of equal length took SmolLM2 as many ticks as without, at 0.93 times the speed.
 """
 
 DRAWN_LOGITS = 2**22
