@@ -6,6 +6,8 @@ Workload A: SmolLM2-135M, 16 questions, trees of a fixed shape (benchmarks/fixed
 ladder, ETS at width 64; only the time in which steps are written counts.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import argparse
 import statistics
 import time

@@ -5,6 +5,8 @@
 Every row has 16 tokens of its own below the prefix. The same tick is timed several times; the median counts.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import argparse
 import statistics
 import time

@@ -104,9 +104,7 @@ def told_rewards(updates: list[dict[str, Any]]) -> str:
 
 def run(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:
     """Run a side to its end and return its updates."""
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     found = [json.loads(line.split(" ", 1)[1]) for line in done.stdout.splitlines() if line.startswith("UPDATE ")]
     if done.returncode or not found:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
@@ -142,7 +140,8 @@ def main() -> None:
         peak = max(update["peak_bytes"] for updates in runs for update in updates)
         medians[name] = statistics.median(later), peak
         print(
-            f"{name}: {medians[name][0]:.1f} s an update (median; {min(later):.1f} to {max(later):.1f}), peak {format_bytes(peak)}"
+            f"{name}: {medians[name][0]:.1f} s an update (median; {min(later):.1f} to {max(later):.1f}), "
+            f"peak {format_bytes(peak)}"
         )
         for seed, updates in zip(options.seeds, runs, strict=True):
             print(f"  seed {seed}: rewards {told_rewards(updates)}")

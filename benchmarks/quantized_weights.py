@@ -5,6 +5,8 @@
 Every side runs in turn within each round. With --ladder the seedlings search as many questions, best-of-16.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import argparse
 import statistics
 import time

@@ -332,6 +332,8 @@ def test_drafts_can_be_turned_off_without_quotes() -> None:
     assert load_config(None, {}).policy.drafts == "auto"
     with pytest.raises(ConfigError, match="policy.drafts cannot be True: choose 'auto' or 'off'"):
         load_config(None, {"policy.drafts": True})
+
+
 def test_lists_and_tables_can_be_given_where_a_key_takes_them() -> None:
     assert parse_override("train.log_to=[tensorboard]") == ("train.log_to", ["tensorboard"])
     assert parse_override("train.rewards={judge: 1}") == ("train.rewards", {"judge": 1})

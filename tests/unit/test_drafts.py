@@ -96,7 +96,7 @@ def test_guesses_are_worth_it_where_they_are_sure_and_ticks_are_small(monkeypatc
 
 
 def test_a_tick_with_guesses_stays_within_its_limit() -> None:
-    sure = [[1.0] * 100 for _ in range(8)]
-    assert sum(worthwhile(sure, 8)) <= DRAFTED_TICK_TOKENS - 8
-    assert worthwhile(sure, DRAFTED_TICK_TOKENS) == [0] * 8
-    assert worthwhile(sure, 1000) == [0] * 8
+    sure = [[1.0] * 100 for _ in range(2)]
+    assert 0 < sum(worthwhile(sure, 2)) <= DRAFTED_TICK_TOKENS - 2
+    assert worthwhile(sure, DRAFTED_TICK_TOKENS) == [0] * 2
+    assert worthwhile(sure, 1000) == [0] * 2

@@ -85,6 +85,11 @@ class LocalBackend:
         return self._engine.acceptance
 
     @property
+    def draft_counts(self) -> tuple[int, int]:
+        """Drafted tokens that were accepted, and all that were computed, in all searches so far."""
+        return self._engine.accepted_tokens, self._engine.drafted_tokens
+
+    @property
     def weight_version(self) -> int:
         """The version of the weights that generated the last steps; see `TakesWeights`."""
         return self.tree.weight_version

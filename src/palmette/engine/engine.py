@@ -91,6 +91,10 @@ class Engine(Generic[Ending]):
         """What was written below each root. An index is forgotten with its root."""
         self.acceptance = Acceptance()
         """How often drafts came true. Forgotten when no root with an index is left: no search depends on another."""
+        self.drafted_tokens = 0
+        """Drafted tokens computed so far, in all searches. Never decides anything."""
+        self.accepted_tokens = 0
+        """Drafted tokens that a row of their lane has drawn so far, in all searches. Never decides anything."""
         self._drafted: dict[CacheNode, tuple[CacheNode, list[Guess]]] = {}
         """The drafts of the present tick by tip, with their cache nodes. Empty between ticks."""
         self._may_draft = False
@@ -248,6 +252,8 @@ class Engine(Generic[Ending]):
             tip = drawn.row.tip()
             longest[tip] = max(longest.get(tip, 0), len(drawn.tokens) - 1)
         for tip, (_, guesses) in self._drafted.items():
+            self.drafted_tokens += len(guesses)
+            self.accepted_tokens += longest[tip]
             for place, guess in enumerate(guesses[: longest[tip] + 1]):
                 self.acceptance.count(guess.kind, accepted=place < longest[tip])
 

@@ -10,7 +10,7 @@ import torch
 
 from palmette.cores import CpuUse, read_cpu_use, shares_between
 from palmette.engine.thread_count import ThreadCount, next_count
-from palmette.quiet_torch import is_count_chosen
+from palmette.openmp import is_count_chosen
 
 CHECK_SECONDS = 0.2
 _STALE_SECONDS = 2.0

@@ -79,18 +79,19 @@ def board_values(event: Event) -> dict[str, float]:
 
 @contextmanager
 def _tensorboard(folder: Path, config: Mapping[str, Any], first_update: int) -> Iterator[Log]:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils import tensorboard
 
-    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_update)  # type: ignore[no-untyped-call]
+    make: Any = tensorboard.SummaryWriter
+    writer = make(str(folder / "tensorboard"), purge_step=first_update)
 
     def log(update: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            writer.add_scalar(name, value, update)  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, update)
 
     try:
         yield log
     finally:
-        writer.close()  # type: ignore[no-untyped-call]
+        writer.close()
 
 
 @contextmanager
