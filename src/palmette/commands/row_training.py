@@ -29,7 +29,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
     page = Page(folder)
     try:
         kind = SftRun if table == "sft" else PrmRun
-        with kind(anchored(config), folder) as training, TrainingTable(0, ROW_COLUMNS) as shown:
+        with kind(anchored(config), folder, _labeled) as training, TrainingTable(0, ROW_COLUMNS) as shown:
             shown.updates = training.config.train.updates
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
@@ -51,3 +51,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
             print(f"{_TRAINED[table]:<7} {one_line_path(last)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
+
+
+def _labeled(done: int, total: int) -> None:
+    print(f"steps of {done} of {total} questions are labeled", file=sys.stderr, flush=True)

@@ -58,18 +58,21 @@ class LearningRun(ABC):
 
     @abstractmethod
     def _enter(self) -> None:
-        """Check what can be checked before a weight is read; then call `_begin` and `_tell_boards`."""
+        """Check what can be checked before a weight is read; then `_open`, `_begin`, `_tell_boards`."""
 
     @abstractmethod
     def _load(self, checkpoint: Checkpoint | None) -> None:
         """Load the model and the state of the run from its last checkpoint."""
 
-    def _begin(self, planned: PlannedMemory) -> None:
-        """Open the folder, find its last sound checkpoint, load the model and begin to meter."""
-        config = self.config
+    def _open(self) -> None:
+        """Lock the folder for this process; the first event of a new run is its config."""
         self._log = self._stack.enter_context(EventLog(self.folder))
         if self._log.is_empty:
-            self._log.write(RunStarted(__version__, recorded_values(config)))
+            self._log.write(RunStarted(__version__, recorded_values(self.config)))
+
+    def _begin(self, planned: PlannedMemory) -> None:
+        """Find the folder's last sound checkpoint, load the model and begin to meter."""
+        config = self.config
         self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints)
         found = self._store.newest()
         self.notes += [f"not used: {told}" for told in found.damaged]

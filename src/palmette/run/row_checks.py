@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from palmette.config import load_config
 from palmette.errors import ConfigError
 from palmette.run.boards import check_boards
 from palmette.run.training_checks import check_policy, without_reward
@@ -22,8 +23,14 @@ def data_of(config: Config, table: Table) -> DataSettings:
 def row_config(config: Config, table: Table) -> Config:
     """Return the config of training on rows: without a reward model and rows for anything else.
 
-    A learning rate that is not set is the one that TRL has for this kind of training.
+    A learning rate that is not set is the one that TRL has for this kind of training. Where steps are labeled by
+    rollouts, the search is `shepherd`, wide enough for completions from `search.depth` steps unless the config names
+    the strategy, and with it the width, itself.
     """
+    if table == "prm" and config.prm.questions is not None and config.search.strategy != "shepherd":
+        config = load_config(config, {"search.strategy": "shepherd"})
+        width = 1 + config.search.options["completions"] * config.search.depth
+        config = load_config(config, {"search.width": width})
     train = config.train
     if "learning_rate" not in train.model_fields_set:
         train = train.model_copy(update={"learning_rate": _LEARNING_RATES[table]})

@@ -60,6 +60,7 @@ class TrainingRun(LearningRun):
         if self.data.shared:
             self.notes.append(f"{self.data.shared} questions are in the test set too and were taken out of training")
         refuse_what_cannot_fit(config, train=True)
+        self._open()
         self._begin(_planned(config))
         self._tell_boards(self.progress.update + 1)
 

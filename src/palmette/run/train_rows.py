@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from palmette.backends.local import context_of
 from palmette.errors import ConfigError, RunError
 from palmette.events import Event, Tested, UpdateDone
 from palmette.planner.run_plan import planned_memory, refuse_what_cannot_fit
+from palmette.run.label_steps import label_steps, labeled_task
 from palmette.run.learning_run import LearningRun
 from palmette.run.row_checks import Table, check_rows_config, data_of, planned_config, row_config
 from palmette.settings import Config
@@ -37,15 +38,17 @@ class RowRun(LearningRun):
 
     Rows are read, checked and encoded before a weight is read. Raises ConfigError for rows that cannot be trained on,
     BudgetError where the plan does not fit, RunError for a folder whose run was started with other rows.
+    `on_labeled` is called with the number of questions whose steps are labeled, and with that of all.
     """
 
     table: Table
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, on_labeled: Callable[[int, int], None] | None = None) -> None:
         config = row_config(config, self.table)
         check_rows_config(config, self.table)
         super().__init__(config, folder)
         self.progress = RowProgress()
+        self._on_labeled = on_labeled
 
     @abstractmethod
     def _read(self, tokenizer: Any, context_tokens: int | None) -> EncodedRows:
@@ -59,6 +62,7 @@ class RowRun(LearningRun):
         config, settings = self.config, data_of(self.config, self.table)
         check_model_name(config.policy.model, "policy")
         tokenizer, model_config = load_tokenizer(config.policy.model)
+        self._open()
         self._encoded = self._read(tokenizer, context_of(model_config))
         rows = self._encoded.rows
         if self._encoded.skipped:
@@ -162,16 +166,25 @@ class SftRun(RowRun):
 
 
 class PrmRun(RowRun):
-    """Training of a process reward model: a scalar head on a causal model's body learns labels of steps."""
+    """Training of a process reward model: a scalar head on a causal model's body learns labels of steps.
+
+    Without a file of labels they are made first, by rollouts of the policy.
+    """
 
     table: Table = "prm"
 
     def _read(self, tokenizer: Any, context_tokens: int | None) -> EncodedRows:
         settings = self.config.prm
-        assert settings.data is not None
+        if settings.data is not None:
+            path, separator = Path(settings.data), settings.separator
+        else:
+            task = labeled_task(self.config)
+            separator = task.step_end
+            path, notes = label_steps(self.config, task, self.folder, self._on_labeled)
+            self.notes += notes
         return encode_rows(
-            read_labeled_steps(Path(settings.data)),
-            lambda row: encode_steps(tokenizer, row, settings.separator),
+            read_labeled_steps(path),
+            lambda row: encode_steps(tokenizer, row, separator),
             settings,
             self.table,
             context_tokens,
