@@ -3,6 +3,9 @@ const percent = (value) => `${(100 * value).toFixed(1)}%`;
 const FIGURES = [
   { title: "reward", lines: ["reward"], note: "mean of all responses" },
   { title: "test accuracy", tested: true, lines: [], text: percent, note: "solid: one response ± standard error; dashed: elected" },
+  { title: "loss", lines: ["loss", "test_loss"], needs: "epoch", note: "nats; solid: rows of the update; dashed: rows held out, as last tested" },
+  { title: "accuracy on steps", lines: ["test_accuracy"], text: percent, exact: true, note: "rows held out, as last tested" },
+  { title: "AUC of steps", lines: ["test_auc"], exact: true, note: "rows held out; 0.5 is chance" },
   { title: "questions with signal", lines: ["signal_share"], text: percent, from: 0, note: "share whose responses have different rewards" },
   { title: "response length", lines: ["response_tokens"], from: 0, note: "tokens, mean of all responses" },
   { title: "cut at the limit", lines: ["cut_share"], text: percent, from: 0, note: "share of responses" },
@@ -12,7 +15,7 @@ const FIGURES = [
   { title: "clipped", lines: ["clipped_share"], text: percent, from: 0, note: "share of tokens" },
   { title: "gradient norm", lines: ["gradient_norm"], from: 0, note: "before clipping" },
   { title: "learning rate", lines: ["learning_rate"], from: 0, exact: true, note: "" },
-  { title: "tokens per second", lines: ["tokens_per_second"], from: 0, note: "generated, in the rollout" },
+  { title: "tokens per second", lines: ["tokens_per_second"], from: 0, note: "generated in the rollout, or of rows trained on" },
 ];
 const DASHES = ["", "5 3", "2 3", "8 3 2 3"];
 const SMOOTHED_FROM = 20;
@@ -20,7 +23,7 @@ const chosen = { run: 0, place: 0, against: "updates" };
 let cursors = [];  // One function for each plot that shows the selected update in it.
 
 const runColor = (place) => `var(--c${place % 8})`;
-const runLabel = ({ config: { train, seed }, name }) => `${train.algorithm}, seed ${seed} · ${name}`;
+const runLabel = ({ method, config: { seed }, name }) => `${method}, seed ${seed} · ${name}`;
 
 function shortNumber(value) {
   const size = Math.abs(value);
@@ -70,6 +73,7 @@ const series = (run, name) => runs[run].numbers[name] ?? [];
 
 function valuesOf(spec) {
   if (spec.tested) return runs.flatMap(({ tested }) => tested.flatMap(({ single, error, elected }) => [single - error, single + error, elected]));
+  if (spec.needs && !runs.some((run) => run.numbers[spec.needs])) return [];
   return runs.flatMap((_, run) => spec.lines.flatMap((name) => series(run, name))).filter((value) => value !== null);
 }
 
@@ -160,7 +164,7 @@ function drawFigures(holder, specs) {
 
 function showCurves() {
   cursors = [];
-  const shown = FIGURES.filter((spec) => valuesOf(spec).length), drawn = new Set(FIGURES.flatMap((spec) => spec.lines));
+  const shown = FIGURES.filter((spec) => valuesOf(spec).length), drawn = new Set(shown.flatMap((spec) => spec.lines));
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.numbers)))].filter((name) => !drawn.has(name));
   const others = names.map((name) => ({ title: name.replaceAll("_", " "), lines: [name], note: "" })).filter((spec) => valuesOf(spec).length);
   drawFigures(byId("curves"), shown);

@@ -1,5 +1,6 @@
 """Turns the events of a training run into the data of its page."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from palmette.events import (
     Noticed,
     OomRetry,
     Reclaimed,
+    Tested,
     UpdateDone,
 )
 from palmette.report.memory_timeline import memory_timelines
@@ -31,6 +33,7 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
     """
     updates: dict[int, UpdateDone] = {}
     tested: dict[int, Evaluated] = {}
+    on_rows: dict[int, Tested] = {}
     checkpoints: dict[int, CheckpointWritten] = {}
     notices: dict[tuple[str, int], Noticed] = {}
     timelines: dict[tuple[float, str], MemoryTimeline] = {}
@@ -44,6 +47,8 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
             )
         elif isinstance(event, Evaluated):
             tested[event.update] = event
+        elif isinstance(event, Tested):
+            on_rows[event.update] = event
         elif isinstance(event, CheckpointWritten):
             checkpoints[event.update] = event
         elif isinstance(event, Noticed):
@@ -55,16 +60,22 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
     done = [updates[update] for update in sorted(updates)]
     tests = [tested[update] for update in sorted(tested)]
     costs = _costs(done)
+    row_tests = [on_rows[update] for update in sorted(on_rows)]
+    apart: Mapping[str, float] = {
+        "evaluation": sum(event.seconds for event in tests),
+        "test": sum(event.seconds for event in row_tests),
+        "checkpoint": sum(event.seconds for event in checkpoints.values()),
+    }
     return {
         "updates": [event.update for event in done],
         "tokens": [tokens for tokens, _ in costs.values()],
         "seconds": [seconds for _, seconds in costs.values()],
-        "numbers": _numbers(done),
+        "numbers": {**_numbers(done), **_test_numbers(done, row_tests)},
         "tested": [_tested(event, costs) for event in tests],
-        "phases": _phases(done, tests, list(checkpoints.values())),
+        "phases": _phases(done, apart),
         "notices": _notices(notices),
         "checkpoint": _last(checkpoints),
-        "summary": _summary(done, tests, costs),
+        "summary": {**_summary(done, tests, costs), **_losses(done, row_tests)},
         "samples": samples.entries(),
         "samples_every": samples.every,
         "memory": memory_timelines([*timelines.values(), *memory]),
@@ -72,14 +83,16 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
 
 
 _Costs = dict[int, tuple[float, float]]
-"""By update: the tokens generated and the seconds spent on updates up to and including it."""
+"""By update: the tokens and the seconds spent on updates up to and including it. Tokens are those generated, or those
+of the rows that were trained on."""
 
 
 def _costs(done: list[UpdateDone]) -> _Costs:
     costs: _Costs = {}
     tokens = seconds = 0.0
     for event in done:
-        tokens += _drawable(event.numbers.get("generated_tokens")) or 0.0
+        told = event.numbers.get("generated_tokens", event.numbers.get("fed_tokens"))
+        tokens += _drawable(told) or 0.0
         seconds += sum(event.seconds.values())
         costs[event.update] = tokens, round(seconds, 3)
     return costs
@@ -93,6 +106,33 @@ def _numbers(done: list[UpdateDone]) -> dict[str, list[float | None]]:
     """Return a list for each statistic with an entry for each update, None where it was not told."""
     names = dict.fromkeys(name for event in done for name in event.numbers)
     return {name: [_drawable(event.numbers.get(name)) for event in done] for name in names}
+
+
+def _test_numbers(done: list[UpdateDone], tests: list[Tested]) -> dict[str, list[float | None]]:
+    """Return a list for each statistic of tests on rows, `test_NAME`: at an update that of the last test up to it."""
+    names = dict.fromkeys(name for event in tests for name in event.numbers)
+    found: dict[str, list[float | None]] = {f"test_{name}": [] for name in names}
+    waiting, last = deque(tests), dict[str, float]()
+    for event in done:
+        while waiting and waiting[0].update <= event.update:
+            last = waiting.popleft().numbers
+        for name in names:
+            found[f"test_{name}"].append(_drawable(last.get(name)))
+    return found
+
+
+def _losses(done: list[UpdateDone], tests: list[Tested]) -> dict[str, float | None]:
+    """Return the losses of training on rows for the table of results: of the first and last updates, and of tests."""
+    told = [_drawable(event.numbers.get("loss")) for event in done if "epoch" in event.numbers]
+    losses = [value for value in told if value is not None]
+    ends = max(1, min(_ENDS, len(losses) // 10))
+    tested = [_drawable(event.numbers.get("loss")) for event in tests]
+    return {
+        "first_loss": _mean(losses[:ends]),
+        "last_loss": _mean(losses[-ends:]),
+        "loss_before": tested[0] if tests and tests[0].update == 0 else None,
+        "loss_after": tested[-1] if tests else None,
+    }
 
 
 def _tested(event: Evaluated, costs: _Costs) -> dict[str, Any]:
@@ -109,19 +149,13 @@ def _tested(event: Evaluated, costs: _Costs) -> dict[str, Any]:
     }
 
 
-def _phases(
-    done: list[UpdateDone], tests: list[Evaluated], checkpoints: list[CheckpointWritten]
-) -> list[dict[str, Any]]:
-    """Return the phases in the order in which they were first told.
+def _phases(done: list[UpdateDone], apart: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the phases in the order in which they were first told; `apart` has the seconds of those between updates.
 
     `each` has the seconds of every update, None for a phase that is not part of updates; `total` is None where no
     seconds were told, `peak` where no bytes were.
     """
     names = dict.fromkeys(name for event in done for name in event.seconds)
-    apart: Mapping[str, float] = {
-        "evaluation": sum(event.seconds for event in tests),
-        "checkpoint": sum(event.seconds for event in checkpoints),
-    }
     peaks: dict[str, int] = {}
     for event in done:
         for name, peak in event.peak_bytes.items():

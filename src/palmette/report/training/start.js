@@ -1,10 +1,13 @@
 // The header and the table of results of training runs; then the event handlers of the page and its first display.
 function showHeader() {
   const names = (list) => joined([...new Set(list)]);
-  byId("title").textContent = `${names(runs.map(({ config }) => config.train.algorithm))} on ${names(runs.map(({ config }) => config.task.name))}${runs.length > 1 ? `, ${plural(runs.length, "run")}` : ""}`;
-  const setup = ({ config: { policy, search, train } }) =>
-    `policy ${policy.model}, ${train.method === "lora" ? `LoRA of rank ${train.lora_rank}` : "all weights"}; ${plural(train.questions, "question")} an update, ${search.strategy} at width ${search.width}, at most ${count(search.total_tokens)} tokens; credit ${train.credit}, learning rate ${shortNumber(train.learning_rate)}`;
-  byId("about").textContent = [...new Set(runs.map(setup))].join(" | ");
+  byId("title").textContent = `${names(runs.map(({ method }) => method))} on ${names(runs.map(({ on }) => on))}${runs.length > 1 ? `, ${plural(runs.length, "run")}` : ""}`;
+  const size = ({ rows, config: { search, train } }) => (rows
+    ? `about ${count(rows.batch_tokens)} tokens an update, ${plural(rows.epochs, "epoch")}`
+    : `${plural(train.questions, "question")} an update, ${search.strategy} at width ${search.width}, at most ${count(search.total_tokens)} tokens; credit ${train.credit}`);
+  const setup = (run, { policy, train } = run.config) =>
+    `policy ${policy.model}, ${train.method === "lora" ? `LoRA of rank ${train.lora_rank}` : "all weights"}; ${size(run)}, learning rate ${shortNumber(train.learning_rate)}`;
+  byId("about").textContent = [...new Set(runs.map((run) => setup(run)))].join(" | ");
   showSettings();
 }
 
@@ -15,18 +18,29 @@ function accuracyCell(told, withUpdate) {
   return cell;
 }
 
+// The columns of the results: a heading, and the cell of a run; those that are empty for all runs are left out.
+const COLUMNS = [
+  ["run", runLabel],
+  ["updates", ({ summary, planned }) => (planned ? `${count(summary.updates)} of ${count(planned)}` : count(summary.updates))],
+  ["reward, first", ({ summary }) => share(summary.first_reward)],
+  ["reward, last", ({ summary }) => share(summary.last_reward)],
+  ["loss, first", ({ summary }) => share(summary.first_loss)],
+  ["loss, last", ({ summary }) => share(summary.last_loss)],
+  ["test loss before", ({ summary }) => share(summary.loss_before)],
+  ["test loss, last", ({ summary }) => share(summary.loss_after)],
+  ["test before", ({ summary }) => accuracyCell(summary.before)],
+  ["test, last", ({ summary }) => accuracyCell(summary.last, true)],
+  ["test, best", ({ summary }) => accuracyCell(summary.best, true)],
+  ["tokens", ({ summary }) => count(summary.tokens)],
+  ["time of updates", ({ summary }) => secondsText(summary.seconds)],
+  ["peak", ({ summary }) => (summary.peak === null ? "" : bytesText(summary.peak))],
+];
+
 function showTable() {
-  const lines = runs.map((run) => {
-    const { summary } = run;
-    return [
-      runLabel(run), `${count(summary.updates)} of ${count(run.config.train.updates)}`, share(summary.first_reward), share(summary.last_reward),
-      accuracyCell(summary.before), accuracyCell(summary.last, true), accuracyCell(summary.best, true),
-      count(summary.tokens), secondsText(summary.seconds), summary.peak === null ? "" : bytesText(summary.peak),
-    ];
-  });
-  byId("table").append(tableOf(["run", "updates", "reward, first", "reward, last", "test before", "test, last", "test, best", "tokens", "time of updates", "peak"], lines));
+  const shown = COLUMNS.filter(([, cell]) => runs.some((run) => cell(run) !== ""));
+  byId("table").append(tableOf(shown.map(([heading]) => heading), runs.map((run) => shown.map(([, cell]) => cell(run)))));
   const kept = runs.filter((run) => run.checkpoint).map((run) => `${runs.length > 1 ? `${runLabel(run)}: ` : ""}${run.checkpoint.folder}, ${bytesText(run.checkpoint.bytes)}`);
-  byId("table-note").textContent = "Rewards are means over the first and the last tenth of the updates, ten at the most. Test: share of correct responses with one standard error over questions. Tokens are generated tokens; time does not include loading, evaluations and checkpoints."
+  byId("table-note").textContent = "Rewards and losses are means over the first and the last tenth of the updates, ten at the most. Test: share of correct responses with one standard error over questions. Test loss: on rows held out. Tokens are generated tokens, or those of rows trained on; time does not include loading, evaluations and checkpoints."
     + (kept.length ? ` Last checkpoint: ${kept.join("; ")}.` : "");
 }
 
@@ -41,9 +55,9 @@ function showRuns() {
 }
 
 function selectUpdate(place) {
-  const { updates, config } = runs[chosen.run], last = updates.length - 1;
+  const { updates, planned } = runs[chosen.run], last = updates.length - 1;
   chosen.place = Math.max(0, Math.min(last, place));
-  const name = last < 0 ? "No update yet" : `Update ${count(updates[chosen.place])} of ${count(config.train.updates)}`;
+  const name = last < 0 ? "No update yet" : `Update ${count(updates[chosen.place])} of ${count(planned)}`;
   byId("update").max = Math.max(0, last);
   byId("update").value = chosen.place;
   byId("update").disabled = last < 1;
