@@ -1,5 +1,7 @@
 """AdamW with float32 masters of narrow weights; its state is on the model's device or in host memory."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
