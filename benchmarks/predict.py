@@ -42,7 +42,7 @@ def measure(model_name: str, shape: UpdateShape, *, mapped: bool, tracked: bool)
     with ExitStack() as stack:
         if tracked:
             stack.enter_context(tracker)
-        learner = Learner(model, loss=shape.loss, savings=shape.savings)
+        learner = Learner(model, loss=shape.loss, savings=shape.savings, sharing="off")
         begun = time.process_time()
         for _ in range(2):
             learner.update(shape.samples(), micro_batch_tokens=shape.micro_batch_tokens)

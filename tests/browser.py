@@ -5,7 +5,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -46,3 +47,27 @@ def opened(browser: Browser, width: int, height: int, colors: Colors = "light") 
     with browser.new_context(viewport={"width": width, "height": height}, color_scheme=colors) as context:
         context.set_default_timeout(0)
         yield context.new_page()
+
+
+@contextmanager
+def shown(browser: Browser, path: Path, size: tuple[int, int]) -> Iterator[Page]:
+    """Open a report; afterwards nothing in it has failed, and nothing but itself was asked for."""
+    errors: list[str] = []
+    asked: list[str] = []
+    with opened(browser, *size) as page:
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        yield page
+    assert errors == []
+    assert asked == [path.as_uri()]
+
+
+def text(page: Page, name: str) -> Any:
+    """Return the text of the element with this id."""
+    return page.evaluate(f'document.getElementById("{name}").textContent')
+
+
+def focus(page: Page, name: str) -> None:
+    """Move the focus to the element with this id."""
+    page.evaluate(f'document.getElementById("{name}").focus()')

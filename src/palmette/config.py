@@ -9,7 +9,16 @@ from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
-from palmette.settings import FORMATS, READ_BY_LIKELIHOOD, Config, SearchSettings, Settings, reads_model, split_search
+from palmette.settings import (
+    FORMATS,
+    READ_BY_LIKELIHOOD,
+    Config,
+    SearchSettings,
+    Settings,
+    TrainSettings,
+    reads_model,
+    split_options,
+)
 from palmette.strategy import read_settings, settings_of
 from palmette.units import nearest, one_line
 from palmette.yaml_file import read_yaml
@@ -17,20 +26,36 @@ from palmette.yaml_file import read_yaml
 Table = TypeVar("Table", bound=Settings)
 
 RENAMED = {
-    ("search", "fold"): "aggregate",
-    ("policy", "weights"): "quantize",
-    ("reward", "weights"): "quantize",
+    ("search", "fold"): "search.aggregate",
+    ("policy", "weights"): "policy.quantize",
+    ("reward", "weights"): "reward.quantize",
+    ("train", "group_size"): "search.width",
+    ("train", "response_tokens"): "search.total_tokens",
     ("train", "optimizer"): None,
     ("train", "logits"): None,
 }
 """Keys of earlier versions, with what they are called now; None where they are gone."""
 
+_WITH_OPTIONS: dict[str, tuple[str, type[Settings]]] = {
+    "search": ("strategy", SearchSettings),
+    "train": ("algorithm", TrainSettings),
+}
+"""Tables in which a part is named, whose own settings stand beside the table's: the kind of part, which is also the key
+that names it, and the table."""
+
+
+_MEANT = {"search": "search", "train": "training"}
+"""What a table is about, in messages."""
+
 
 def known_keys() -> list[str]:
     """List every dotted key a config may hold, those of all built-in strategies among them."""
     keys = _keys(Config, "")
-    for name in registry.built_ins("strategy"):
-        keys += _keys(settings_of(registry.find("strategy", name)), "search.")
+    for table, (kind, _) in _WITH_OPTIONS.items():
+        for name in registry.built_ins(kind):
+            keys += _keys(settings_of(registry.find(kind, name)), f"{table}.")
+    for name in registry.built_ins("credit"):
+        keys += _keys(settings_of(registry.find("credit", name)), "train.")
     return list(dict.fromkeys(keys))
 
 
@@ -40,7 +65,7 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             keys += _keys(kind, f"{prefix}{name}.")
-        elif f"{prefix}{name}" != "search.options":
+        elif name != "options":
             keys.append(f"{prefix}{name}")
     return keys
 
@@ -80,13 +105,16 @@ def _told(config: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
         values.get("policy", {}).pop("backend", None)
     if "reward.model" in overrides and config.reward.model is None and not reads_model(config.reward.score):
         values.get("reward", {}).pop("score", None)
-    if overrides.get("search.strategy", config.search.strategy) != config.search.strategy:
-        declared = settings_of(registry.find("strategy", config.search.strategy))
-        own = {key: value for key, value in config.search.options.items() if key in declared.model_fields}
-        told = declared.model_construct(**own).model_dump(mode="json", exclude_defaults=True, warnings=False)
-        values["search"] = {
-            key: value for key, value in values.get("search", {}).items() if key not in own or key in told
-        }
+    for table, (kind, _) in _WITH_OPTIONS.items():
+        settings = getattr(config, table)
+        name = getattr(settings, kind)
+        if overrides.get(f"{table}.{kind}", name) != name:
+            declared = settings_of(registry.find(kind, name))
+            own = {key: value for key, value in settings.options.items() if key in declared.model_fields}
+            told = declared.model_construct(**own).model_dump(mode="json", exclude_defaults=True, warnings=False)
+            values[table] = {
+                key: value for key, value in values.get(table, {}).items() if key not in own or key in told
+            }
     return values
 
 
@@ -110,23 +138,32 @@ def check_config(
         config = _named_parts(Config.model_validate(values))
     except ValidationError as error:
         faults = list(error.errors())
-    search = values.get("search")
-    told = dict(search) if isinstance(search, Mapping) else {}
-    strategy = told.get("strategy", "best_of_n")
-    options, _ = split_search(told)
-    if isinstance(strategy, str) and strategy and (imports or strategy in registry.built_ins("strategy")):
-        try:
-            options, wrong = _checked_options(strategy, options, strategies, keeps_unknown=not imports)
-            faults += wrong
-        except ConfigError as error:
-            cause = error
-            faults.append({"loc": ("search", "strategy"), "type": "no_strategy", "input": strategy, "msg": str(error)})
+    options_of: dict[str, dict[str, Any]] = {}
+    for table, (kind, model) in _WITH_OPTIONS.items():
+        written = values.get(table)
+        told = dict(written) if isinstance(written, Mapping) else {}
+        name = told.get(kind, model.model_fields[kind].default)
+        options_of[table], _ = split_options(model, told)
+        if isinstance(name, str) and name and (imports or name in registry.built_ins(kind)):
+            others = strategies if kind == "strategy" else ()
+            try:
+                checked = _checked_options(table, name, options_of[table], others, keeps_unknown=not imports)
+                options_of[table], wrong = checked
+                faults += wrong
+            except ConfigError as error:
+                cause = error
+                faults.append({"loc": (table, kind), "type": "no_part", "input": name, "msg": str(error)})
     if faults:
         said = [_explain(item, sources, origin) for item in faults[:5]]
         more = [f"and {len(faults) - 5} more"] if len(faults) > 5 else []
         raise ConfigError("; ".join(said + more)) from cause
     assert config is not None
-    config = config.model_copy(update={"search": config.search.model_copy(update={"options": options})})
+    config = config.model_copy(
+        update={
+            table: getattr(config, table).model_copy(update={"options": options})
+            for table, options in options_of.items()
+        }
+    )
     if imports:
         _check_uses(config, origin)
     return config
@@ -138,8 +175,9 @@ def recorded_config(values: Mapping[str, Any], origin: str, *, imports: bool = T
     for (table, key), new in RENAMED.items():
         if isinstance(tables.get(table), dict) and key in tables[table]:
             value = tables[table].pop(key)
-            if new is not None:
-                tables[table][new] = "none" if value == "as_is" else value
+            new_table, _, new_key = (new or "").rpartition(".")
+            if new_table == table:
+                tables[table][new_key] = "none" if value == "as_is" else value
     if isinstance(tables.get("task"), dict):
         tables["task"].setdefault("format", "math")  # As all files were put before there was a choice.
     return check_config(tables, {}, origin, imports=imports)
@@ -170,23 +208,26 @@ def _decided(table: Table, **decided: Any) -> Table:
 
 
 def _checked_options(
-    strategy: str, options: dict[str, Any], strategies: Sequence[str], *, keeps_unknown: bool
+    table: str, name: str, options: dict[str, Any], others_named: Sequence[str], *, keeps_unknown: bool
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Return a strategy's own settings with their defaults, and what is wrong with them.
+    """Return the own settings of the part that a table names with their defaults, and what is wrong with them.
 
-    A key that another built-in strategy, or one of `strategies`, declares is checked by that one and kept: one file
-    serves several strategies.
-    Raises ConfigError for a name that stands for no strategy, and for one whose settings cannot be keys of a config.
+    A key that another built-in part of its kind, or one of `others_named`, declares is checked by that one and kept:
+    one file serves several strategies, or algorithms.
+    Raises ConfigError for a name that stands for no part, and for one whose settings cannot be keys of a config.
     """
-    declared = settings_of(registry.find("strategy", strategy))
+    kind, model_of_table = _WITH_OPTIONS[table]
+    declared = settings_of(registry.find(kind, name))
     for key in declared.model_fields:
-        if key in SearchSettings.model_fields:
-            raise ConfigError(f"it declares {key!r}, which is a key of every search: rename it")
+        if key in model_of_table.model_fields:
+            raise ConfigError(f"it declares {key!r}, which is a key of every {_MEANT[table]}: rename it")
     faults: list[Any] = []
     checked: dict[str, Any] = {}
     others = {key: value for key, value in options.items() if key not in declared.model_fields}
-    known = dict.fromkeys((*registry.built_ins("strategy"), *strategies))
-    for model in dict.fromkeys((declared, *(settings_of(registry.find("strategy", name)) for name in known))):
+    known = [(kind, other) for other in dict.fromkeys((*registry.built_ins(kind), *others_named))]
+    if table == "train":
+        known += [("credit", other) for other in registry.built_ins("credit")]
+    for model in dict.fromkeys((declared, *(settings_of(registry.find(*other)) for other in known))):
         if model is declared:
             own = {key: value for key, value in options.items() if key in model.model_fields}
         else:
@@ -198,15 +239,15 @@ def _checked_options(
         except ValidationError as error:
             # What another strategy requires is not asked of this one.
             wrong = [item for item in error.errors() if model is declared or item["type"] != "missing"]
-            faults += [{**item, "loc": ("search", *item["loc"])} for item in wrong]
+            faults += [{**item, "loc": (table, *item["loc"])} for item in wrong]
             checked |= own
         except ValueError as error:
             told = one_line(str(error), 200)
-            raise ConfigError(f"the settings of strategy {strategy} cannot be recorded: {told}") from error
+            raise ConfigError(f"the settings of {kind} {name} cannot be recorded: {told}") from error
     if keeps_unknown:
         return {**checked, **others}, faults
     faults += [
-        {"loc": ("search", key), "type": "extra_forbidden", "input": value, "known": list(declared.model_fields)}
+        {"loc": (table, key), "type": "extra_forbidden", "input": value, "known": list(declared.model_fields)}
         for key, value in others.items()
     ]
     return checked, faults
@@ -246,14 +287,14 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     if not dotted:
         return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] == "extra_forbidden":
-        keys = [*(f"search.{key}" for key in item.get("known", ())), *known_keys()]
         table, _, key = dotted.rpartition(".")
+        keys = [*(f"{table}.{own}" for own in item.get("known", ())), *known_keys()]
         # The same word in another table first, then a likely misspelling, of the whole key or of its last word.
         guess = next((known for known in keys if known.rpartition(".")[2] == key), None) or nearest(dotted, keys)
         if guess is None and (word := nearest(key, [known.rpartition(".")[2] for known in keys])):
             guess = next(known for known in keys if known.rpartition(".")[2] == word)
         if RENAMED.get((table, key)):
-            return f"{origin}: {dotted!r} is called '{table}.{RENAMED[table, key]}' now"
+            return f"{origin}: {dotted!r} is called '{RENAMED[table, key]}' now"
         hint = f" Did you mean {guess!r}?" if guess else " See docs/config.md for the known keys."
         return f"{origin}: unknown key {dotted!r}.{hint}"
     if item["type"] == "missing":

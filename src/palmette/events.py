@@ -219,6 +219,78 @@ class MemoryTimeline:
     used_bytes: Count | None = None
 
 
+@dataclass(frozen=True)
+class ShownSample:
+    """One response of an update for people to read: its prompt and text, reward and advantage.
+
+    `advantage` is the mean over its tokens, None for a response that was left out. `parts` has the rewards by name.
+    """
+
+    question: str
+    prompt: str
+    text: str
+    reward: float | None
+    advantage: float | None
+    is_cut: bool
+    parts: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UpdateDone:
+    """One update of a training run; a later event with the same `update` replaces this one.
+
+    `numbers` are statistics by name (docs/training.md), `seconds` and `peak_bytes` those of each phase, `position` how
+    many questions were asked since the run began.
+    """
+
+    kind: ClassVar[str] = "update_done"
+    update: Count
+    position: Count
+    numbers: dict[str, float]
+    seconds: dict[str, Amount]
+    peak_bytes: dict[str, Count]
+    samples: tuple[ShownSample, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation on the test questions after so many updates.
+
+    `single` is the share of correct responses, `elected` that of questions whose elected answer is correct, `error` the
+    standard error of `single` over questions.
+    """
+
+    kind: ClassVar[str] = "evaluated"
+    update: Count
+    questions: Count
+    single: float
+    elected: float
+    error: Amount
+    tokens: Count
+    seconds: Amount
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Something about a training run that its user should know, after so many updates."""
+
+    kind: ClassVar[str] = "noticed"
+    update: Count
+    about: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """A checkpoint was written after so many updates, in this folder below the run's."""
+
+    kind: ClassVar[str] = "checkpoint_written"
+    update: Count
+    folder: str
+    size_bytes: Count
+    seconds: Amount
+
+
 Event = (
     RunStarted
     | QuestionStarted
@@ -229,4 +301,8 @@ Event = (
     | OomRetry
     | Reclaimed
     | MemoryTimeline
+    | UpdateDone
+    | Evaluated
+    | Noticed
+    | CheckpointWritten
 )

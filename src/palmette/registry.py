@@ -44,6 +44,10 @@ KINDS: dict[str, Kind] = {
         "palmette.backends", "palmette.backends", apart=("backend", "blocking", "chat", "guarded", "scripted")
     ),
     "embedder": Kind("palmette.embedders"),
+    "algorithm": Kind(
+        "palmette.algorithms", "palmette.train.algorithms", apart=("aggregation", "algorithm", "gae", "statistics")
+    ),
+    "credit": Kind("palmette.credits", "palmette.train.credit", apart=("credit", "tree_samples", "values")),
 }
 
 
@@ -160,13 +164,18 @@ def find(kind: str, name: str) -> Any:
         if entry.name == name:
             return _load(kind, name, entry.load)
     if is_reference(name):
-        return _load(kind, name, lambda: _referred(name))
+        return find_reference(kind, name)
     names = [listing.name for listing in listings(kind)]
     near = nearest(name, names)
     hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(names)}." if names else ""
     raise ConfigError(
         f"no {kind} is named {one_line(name, 80)!r}. {hint} One of your own is named package.module:name".strip()
     )
+
+
+def find_reference(kind: str, name: str) -> Any:
+    """Return what `package.module:name` refers to. Raises ConfigError, with `kind`, if it cannot be imported."""
+    return _load(kind, name, lambda: _referred(name))
 
 
 def build(part: Any, **given: Any) -> Any:

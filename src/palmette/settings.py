@@ -25,6 +25,7 @@ Aggregate = Literal["last", "min", "mean", "prod"]
 Vote = Literal["best", "majority", "weighted"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantize = Literal["none", "bfloat16", "int8"]
+Board = Literal["tensorboard", "wandb"]
 _DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 PARTNERS = {"seedling": "seedling-ripe"}
 FORMATS = {"seedling": "ladder"}
@@ -39,6 +40,11 @@ LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_COUNT = 10**7
+
+
+def _off_in_yaml(value: Any) -> Any:
+    """Return "off" for false, which is how YAML reads an unquoted `off`."""
+    return "off" if value is False else value
 
 
 def _greedy_or_warm(temperature: float) -> float:
@@ -75,6 +81,12 @@ def _devices_with_units(devices: Any) -> Any:
     return devices
 
 
+def _list_of_names(names: Any) -> Any:
+    if isinstance(names, str):
+        raise ValueError(f"write a list, like [{names.strip('[]')}]")
+    return tuple(names) if isinstance(names, list) else names
+
+
 Budget = Annotated[Any, AfterValidator(lambda text: None if text is None else _amount_of_memory(text))]
 """An amount of memory, or null."""
 
@@ -99,6 +111,7 @@ class PolicySettings(Settings):
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
+    drafts: Annotated[Literal["auto", "off"], BeforeValidator(_off_in_yaml)] = "auto"
 
 
 class RewardSettings(Settings):
@@ -126,6 +139,7 @@ class TaskSettings(Settings):
     seed: int = Field(0, ge=0, le=_LARGEST_SEED)
     grade: int = Field(3, ge=1, le=9)
     split: Literal["train", "test"] = "test"
+    generator: dict[str, Any] = Field(default_factory=dict)
     format: Literal["auto", "math", "gym", "ladder"] = "auto"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
@@ -136,9 +150,12 @@ class TaskSettings(Settings):
     unaskable: Literal["refuse", "skip"] = "refuse"
 
 
-def split_search(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what belongs to the strategy and what belongs to every search, of a table `search`."""
-    shared = [key for key in SearchSettings.model_fields if key != "options" and key in values]
+def split_options(table: type[Settings], values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what belongs to the part that a table names, its strategy or its algorithm, and what to the table itself.
+
+    A table that was read before has what belongs to its part under `options`.
+    """
+    shared = [key for key in table.model_fields if key != "options" and key in values]
     return {str(key): values[key] for key in values if key not in shared}, {key: values[key] for key in shared}
 
 
@@ -165,7 +182,7 @@ class SearchSettings(Settings):
     def _gather_options(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        own, shared = split_search(values)
+        own, shared = split_options(cls, values)
         return {**shared, "options": own}
 
     @model_serializer(mode="wrap")
@@ -219,18 +236,65 @@ class MemorySettings(Settings):
 
 
 class TrainSettings(Settings):
-    """What an update holds; as yet only planned, not run."""
+    """How a policy is trained. Rollouts are searches.
 
+    `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
+    algorithm's own settings, which it declares; in a file they stand beside the others.
+    """
+
+    algorithm: str = Field("grpo", min_length=1)
+    credit: str = Field("auto", min_length=1)
+    updates: int = Field(100, ge=1, le=_LARGEST_COUNT)
+    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    mini_batches: int = Field(1, ge=1, le=65_536)
+    epochs: int = Field(1, ge=1, le=65_536)
+    mask_cut: bool = False
     method: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1, le=65_536)
     lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
-    optimizer_dtype: Dtype = "float32"
-    questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
-    group_size: int = Field(8, ge=1, le=65_536)
-    response_tokens: int = Field(1024, ge=1, le=_LARGEST_COUNT)
+    learning_rate: float = Field(1e-6, gt=0, le=1)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    weight_decay: float = Field(0.0, ge=0, le=1)
+    max_norm: float | None = Field(1.0, gt=0)
+    optimizer_dtype: Literal["float32", "bfloat16"] = "float32"
+    host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
-    reference: Literal["none", "host"] = "none"
+    sharing: Literal["auto", "off", "packed", "depth_first"] = "auto"
+    reference: Literal["auto", "none", "host"] = "auto"
+    rewards: dict[str, float] = Field(default_factory=lambda: {"judge": 1.0}, min_length=1)
+    reward_seconds: float = Field(60.0, gt=0, le=86_400)
+    on_reward_error: Literal["stop", "skip"] = "stop"
+    eval_every: int = Field(0, ge=0, le=_LARGEST_COUNT)
+    eval_questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
+    eval_task: str | None = Field(None, min_length=1)
+    eval_strategy: str = Field("best_of_n", min_length=1)
+    eval_width: int = Field(1, ge=1, le=65_536)
+    checkpoint_every: int = Field(10, ge=1, le=_LARGEST_COUNT)
+    keep_checkpoints: int = Field(2, ge=1, le=_LARGEST_COUNT)
+    stop_without_signal: int = Field(10, ge=1, le=_LARGEST_COUNT)
+    log_to: Annotated[tuple[Board, ...], BeforeValidator(_list_of_names)] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        own, shared = split_options(cls, values)
+        return {**shared, "options": own}
+
+    @model_serializer(mode="wrap")
+    def _with_options(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        options = values.pop("options", {})
+        return {**values, **options}
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the KL divergence from a reference policy is part of the loss or of the reward."""
+        return bool(self.options.get("kl_weight", 0.0))
 
 
 def reads_model(score: str) -> bool:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
@@ -114,8 +114,11 @@ class FunctionStrategy(Strategy):
 
 
 def settings_of(part: Any) -> type[StrategySettings]:
-    """Return the settings class of a strategy class, an empty one for a function or an object, which take none."""
-    return part.Settings if isinstance(part, type) and issubclass(part, Strategy) else StrategySettings
+    """Return the settings that a class declares, an empty class for a function or an object, which take none."""
+    declared = getattr(part, "Settings", None) if isinstance(part, type) else None
+    if isinstance(declared, type) and issubclass(declared, BaseModel):
+        return cast("type[StrategySettings]", declared)
+    return StrategySettings
 
 
 def read_settings(declared: type[StrategySettings], values: Mapping[str, Any]) -> StrategySettings:

@@ -16,8 +16,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set search.width=64")
     try:
         parsed = _parse_yaml(value)
-        # Only a strategy's own settings can be tables or lists: elsewhere {question} is meant as text.
-        is_text = isinstance(parsed, dict | list) and not key.strip().startswith("search.")
+        # Only these can be tables or lists: elsewhere {question} is meant as text.
+        is_text = isinstance(parsed, dict | list) and not key.strip().startswith(
+            ("search.", "train.", "task.generator")
+        )
         return key.strip(), value if is_text else parsed
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML; put quotes around text") from None

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -17,7 +15,7 @@ from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
 from palmette.settings import Config
 from palmette.tasks.task import Question
-from tests.browser import COLORS, MISSING, find_chromium, opened, started
+from tests.browser import COLORS, MISSING, find_chromium, focus, shown, started, text
 
 pytestmark = pytest.mark.browser
 
@@ -74,40 +72,18 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@contextmanager
-def shown(browser: Browser, path: Path, size: tuple[int, int]) -> Iterator[Page]:
-    """Open a report; afterwards nothing in it has failed, and nothing but itself was asked for."""
-    errors: list[str] = []
-    asked: list[str] = []
-    with opened(browser, *size) as page:
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        yield page
-    assert errors == []
-    assert asked == [path.as_uri()]
-
-
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")
 def page(browser: Browser, path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
     with shown(browser, path, request.param) as page:
         yield page
 
 
-def text(page: Page, name: str) -> Any:
-    return page.evaluate(f'document.getElementById("{name}").textContent')
-
-
-def focus(page: Page, name: str) -> None:
-    page.evaluate(f'document.getElementById("{name}").focus()')
-
-
 def test_hostile_text_is_shown_and_never_run(page: Page) -> None:
     assert text(page, "prompt") == PROMPT
     focus(page, "view")
-    for key, shown in [("Home", PROMPT), ("ArrowRight", SCRIPT), ("ArrowDown", BREAKOUT)]:
+    for key, told in [("Home", PROMPT), ("ArrowRight", SCRIPT), ("ArrowDown", BREAKOUT)]:
         page.keyboard.press(key)
-        assert shown in text(page, "path")
+        assert told in text(page, "path")
     assert ANSWER in text(page, "votes")
     assert "onerror=window.pwned=6" in text(page, "run")
     assert BREAKOUT in text(page, "settings")

@@ -1,4 +1,4 @@
-"""An update gives the same weights however it is cut, and those of a plain one written out."""
+"""An update on rows gives the same weights however it is cut, and those of a plain one written out."""
 
 import copy
 import dataclasses
@@ -60,7 +60,7 @@ def updated(policy: Any, *, dtype: torch.dtype = torch.float64, tokens: int = 10
     run, masked = options.pop("run_pieces", None), options.pop("masked", False)
     # Adam's first step is g / (|g| + eps): with 1e-8, float32's rounding of a gradient near zero is a whole step.
     adam = ADAM if dtype == torch.float64 else dataclasses.replace(ADAM, eps=1e-4)
-    learner = Learner(model, loss=LOSS, adam=adam, temperature=0.9, **options)
+    learner = Learner(model, sharing="off", loss=LOSS, adam=adam, temperature=0.9, **options)
     result = learner.update(drawn(12, 21, masked=masked), micro_batch_tokens=tokens, run_pieces=run)
     return model, result
 
@@ -123,7 +123,7 @@ def test_micro_batches_change_no_weight(
 
 def gradients(policy: LlamaForCausalLM, samples: Sequence[Sample]) -> tuple[list[torch.Tensor], list[float]]:
     model = train_all(copy.deepcopy(policy).double())
-    learner = Learner(model, loss=LOSS, temperature=0.9)
+    learner = Learner(model, sharing="off", loss=LOSS, temperature=0.9)
     sums, _ = learner.accumulate(samples, micro_batch_tokens=10_000)
     found = [weight.grad for weight in model.parameters()]
     return [gradient for gradient in found if gradient is not None], sums.tolist()
@@ -157,7 +157,7 @@ def test_a_masked_token_is_read_and_nothing_else(policy: LlamaForCausalLM) -> No
 def test_advantages_weigh_their_own_token(policy: LlamaForCausalLM) -> None:
     # Without old log-probabilities a token's loss is minus its advantage: the mean of 1, -3 and 5 is 1.
     model = train_all(copy.deepcopy(policy).double())
-    learner = Learner(model)
+    learner = Learner(model, sharing="off")
     told = learner.update([Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0))], micro_batch_tokens=100)
     assert told.loss == pytest.approx(-1.0, abs=1e-12)
     masked = [Sample((1, 3), (5, 9, 2), (1.0, -3.0, 5.0), mask=(True, True, False)), Sample((1,), (4,), (0.0,))]
@@ -170,7 +170,7 @@ def test_advantages_weigh_their_own_token(policy: LlamaForCausalLM) -> None:
 def test_checkpointing_runs_layers_again_and_changes_no_weight(policy: LlamaForCausalLM) -> None:
     model = train_all(copy.deepcopy(policy).double())
     passes: list[bool] = []
-    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9, savings=Savings(checkpointing=True))
+    learner = Learner(model, sharing="off", loss=LOSS, adam=ADAM, temperature=0.9, savings=Savings(checkpointing=True))
     model.model.layers[1].mlp.register_forward_pre_hook(lambda *_: passes.append(True))
     result = learner.update(drawn(12, 21), micro_batch_tokens=40)
     assert len(passes) == 2 * result.pieces > 2
@@ -204,7 +204,7 @@ def test_a_backward_pass_that_dies_half_way_counts_nothing_twice(policy: LlamaFo
         return gradient
 
     model.model.layers[0].mlp.up_proj.weight.register_hook(die)
-    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9)
+    learner = Learner(model, sharing="off", loss=LOSS, adam=ADAM, temperature=0.9)
     result = learner.update(drawn(12, 21), micro_batch_tokens=60, run_pieces=halving(failed))
     assert half_added == [True] * len(fatal)  # The layer above had its gradient already.
     assert len(failed) == len(fatal) and result.pieces > 3
@@ -214,7 +214,7 @@ def test_a_backward_pass_that_dies_half_way_counts_nothing_twice(policy: LlamaFo
 def test_an_update_that_fails_changes_nothing_and_the_next_one_is_whole(policy: LlamaForCausalLM) -> None:
     model = train_all(copy.deepcopy(policy).double())
     hook = model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * float("nan"))
-    learner = Learner(model, loss=LOSS, adam=ADAM, temperature=0.9)
+    learner = Learner(model, sharing="off", loss=LOSS, adam=ADAM, temperature=0.9)
     with pytest.raises(RunError, match="not finite, so no weight was changed"):
         learner.update(drawn(12, 21), micro_batch_tokens=60)
     assert_same(model, copy.deepcopy(policy).double(), 0)
@@ -230,7 +230,7 @@ def test_lora_trains_adapters_only_and_equals_itself_however_it_is_cut(policy: L
         torch.manual_seed(0)
         model = train_lora(copy.deepcopy(policy).double(), rank=4)
         before = copy.deepcopy(model.state_dict())
-        learner = Learner(model, loss=LOSS, adam=ADAM, savings=savings)
+        learner = Learner(model, sharing="off", loss=LOSS, adam=ADAM, savings=savings)
         learner.update(drawn(12, 21, temperature=1.0), micro_batch_tokens=tokens)
         changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
         assert changed and all("lora_" in name for name in changed)

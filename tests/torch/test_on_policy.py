@@ -12,11 +12,12 @@ from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import PalmetteError
-from palmette.train.learner import Learner, UpdateResult
+from palmette.train.learner import Learner
 from palmette.train.model_parts import train_all
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
+from palmette.train.update_result import UpdateResult
 
 Prompt = Callable[[str], tuple[int, ...]]
 SAMPLINGS = [
@@ -80,7 +81,7 @@ def test_every_ratio_of_the_first_update_is_1(
     temperature = sampling.temperature or 1.0
     assert {sample.temperature for sample in samples} == {temperature}
     told = first_update(policy, samples, temperature)
-    assert told.response_tokens > 100 and told.pieces > 1
+    assert told.response_tokens > 100
     for ratio in (told.ratio_low, told.ratio_mean, told.ratio_high):
         assert ratio == pytest.approx(1.0, abs=atol)
     assert told.clipped_share == 0

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -103,7 +104,8 @@ def test_rounded_weights_keep_their_threads(
     choice = Fixed(1)
     monkeypatch.setattr(threads, "_choice", choice)
     monkeypatch.setattr(threads, "_is_count_chosen", False)
-    rounded = LlamaForCausalLM(policy.config).to(torch.bfloat16).eval()
+    rounded: Any = LlamaForCausalLM(policy.config)
+    rounded = rounded.to(torch.bfloat16).eval()
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

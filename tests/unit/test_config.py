@@ -324,3 +324,21 @@ def test_files_are_put_to_a_policy_as_it_was_trained_to_read_them() -> None:
     assert load_config(None, {"task.name": "mine.jsonl"}).task.format == "ladder"
     assert load_config(None, {"task.name": "mine.jsonl", "policy.model": "smollm2-135m"}).task.format == "math"
     assert load_config(None, {"task.format": "gym"}).task.format == "gym"
+
+
+def test_drafts_can_be_turned_off_without_quotes() -> None:
+    assert load_config(None, {"policy.drafts": False}).policy.drafts == "off"
+    assert load_config(None, {"policy.drafts": "off"}).policy.drafts == "off"
+    assert load_config(None, {}).policy.drafts == "auto"
+    with pytest.raises(ConfigError, match="policy.drafts cannot be True: choose 'auto' or 'off'"):
+        load_config(None, {"policy.drafts": True})
+
+
+def test_lists_and_tables_can_be_given_where_a_key_takes_them() -> None:
+    assert parse_override("train.log_to=[tensorboard]") == ("train.log_to", ["tensorboard"])
+    assert parse_override("train.rewards={judge: 1}") == ("train.rewards", {"judge": 1})
+    assert parse_override("task.generator={max_terms: 3}") == ("task.generator", {"max_terms": 3})
+    assert parse_override("task.prompt={question}") == ("task.prompt", "{question}")
+    assert load_config(None, {"train.log_to": ["tensorboard"]}).train.log_to == ("tensorboard",)
+    with pytest.raises(ConfigError, match=r"train.log_to cannot be 'tensorboard': write a list, like \[tensorboard\]"):
+        load_config(None, {"train.log_to": "tensorboard"})

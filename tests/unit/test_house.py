@@ -48,6 +48,12 @@ def test_a_module_that_imports_torch_has_it_loaded_with_quiet_threads_first() ->
             assert imported[0] == "palmette.quiet_torch", f"{path} imports {imported[0]} before"
 
 
+def test_the_settings_of_algorithms_and_credit_import_no_torch() -> None:
+    rooms = [PACKAGE / "train" / room for room in ("algorithms", "credit")]
+    names = ", ".join(f"palmette.train.{room.name}.{path.stem}" for room in rooms for path in room.glob("[a-z]*.py"))
+    assert not {"torch", "numpy"} & loaded_by(f"import {names}")
+
+
 def test_no_committed_text_names_a_place_on_one_machine() -> None:
     listed = ["git", "-c", "safe.directory=*", "ls-files"]  # Also where a clone belongs to somebody else.
     found = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()

@@ -18,6 +18,7 @@ from palmette.search.strategies.beam import Beam
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.dvts import Dvts
 from palmette.search.strategies.ets import Ets, EtsSettings
+from palmette.search.strategies.fixed_tree import FixedTree, FixedTreeSettings
 from palmette.search.strategies.rebase import Rebase
 from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
@@ -29,6 +30,7 @@ STRATEGIES = {
     "beam": Beam(),
     "dvts": Dvts(),
     "rebase": Rebase(),
+    "fixed_tree": FixedTree(FixedTreeSettings(branches=(3, 2)), width=6),
     "ets": Ets(EtsSettings(lambda_kv=1.0, lambda_diversity=1.0)),
     "ets within a room": Ets(EtsSettings(lambda_diversity=0.0), first_step_tokens=8),
 }

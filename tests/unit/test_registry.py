@@ -48,18 +48,22 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_file_of_a_room_is_a_part_under_its_own_name() -> None:
-    assert registry.built_ins("strategy") == ["beam", "best_of_n", "dvts", "ets", "rebase"]
+    assert registry.built_ins("strategy") == ["beam", "best_of_n", "dvts", "ets", "fixed_tree", "rebase"]
     assert registry.built_ins("task") == ["jsonl", "ladder", "rg"]
     assert registry.built_ins("judge") == ["gym", "math"]
     assert registry.built_ins("scorer") == ["head", "likelihood"]
     assert registry.built_ins("backend") == ["local"]
+    assert registry.built_ins("credit") == ["flat", "spo", "tree_grpo", "treepo", "treerl"]
+    assert registry.built_ins("algorithm") == [
+        *("cispo", "dapo", "dr_grpo", "grpo", "gspo", "maxrl", "ppo", "reinforce_plus_plus", "rloo"),
+    ]
     assert registry.find("strategy", "rebase") is Rebase
 
 
 def test_a_name_that_is_none_is_told_with_the_nearest_or_with_all() -> None:
     with pytest.raises(ConfigError, match="no strategy is named 'rebsae'. Did you mean 'rebase'?"):
         registry.find("strategy", "rebsae")
-    with pytest.raises(ConfigError, match="There are beam, best_of_n, dvts, ets, rebase. One of your own"):
+    with pytest.raises(ConfigError, match="There are beam, best_of_n, dvts, ets, fixed_tree, rebase. One of your own"):
         registry.find("strategy", "zzzz")
     assert not registry.is_own("judge", "math")
     assert not registry.is_own("judge", "maths")

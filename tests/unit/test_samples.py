@@ -114,10 +114,13 @@ def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
-    for sample in (
-        Sample((1,), (2, 3), (1.0, bad)),
-        Sample((1,), (2,), (1.0,), old_logprobs=(bad,)),
-        Sample((1,), (2,), (1.0,), reference_logprobs=(bad,)),
+    for sample, named in (
+        (Sample((1,), (2, 3), (1.0, bad)), "has advantages that are not finite"),
+        (Sample((1,), (2,), (1.0,), old_logprobs=(bad,)), "has old_logprobs that are not finite"),
+        (Sample((1,), (2,), (1.0,), reference_logprobs=(bad,)), "has reference_logprobs that are not finite"),
+        (Sample((1,), (2,), (1.0,), old_values=(bad,)), "has old_values that are not finite"),
+        (Sample((1,), (2,), (1.0,), returns=(bad,)), "has returns that are not finite"),
+        (Sample((1,), (2,), (1.0,), weight=bad), "has a weight of .*: give a finite number"),
     ):
-        with pytest.raises(PalmetteError, match="sample 0 has an advantage or log-probabilities that are not finite"):
+        with pytest.raises(PalmetteError, match=f"sample 0 {named}"):
             check(sample)

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palmette.config import load_config
+from palmette.errors import ConfigError
 from palmette.search.strategies.beam import Beam
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.dvts import Dvts
+from palmette.search.strategies.fixed_tree import FixedTree, FixedTreeSettings
 from palmette.search.strategies.rebase import Rebase, RebaseSettings, share
 from palmette.strategy import Frontier, Strategy, spread
 from palmette.tree import Tree
@@ -59,6 +62,29 @@ def test_dvts_keeps_the_best_of_each_subtree_and_never_crosses() -> None:
     tree = frontier.tree
     leaves = tuple(tree.add(parent, (4,), "", (0.0,), finished=False).id for parent in (2, 2, 6))
     assert Dvts().allocate(Frontier(tree, leaves, (0.9, 0.8, 0.1)), 6, None) == {leaves[0]: 3, leaves[2]: 3}
+
+
+def test_a_fixed_tree_gives_each_depth_its_branches_and_one_below() -> None:
+    strategy = FixedTree(FixedTreeSettings(branches=(3, 2)), width=6)
+    tree = Tree((1,))
+    assert strategy.allocate(Frontier(tree, (0,), (1.0,)), 6, None) == {0: 3}
+    first = [tree.add(0, (3,), "", (0.0,), finished=place == 1).id for place in range(3)]
+    # The second first step has ended: 6 - 1 are left for the others, which need 4.
+    assert strategy.allocate(Frontier(tree, (first[0], first[2]), (0.1, 0.9)), 5, None) == {first[0]: 2, first[2]: 2}
+    second = tuple(tree.add(parent, (4,), "", (0.0,), finished=False).id for parent in (1, 1, 3, 3))
+    assert strategy.allocate(Frontier(tree, second, (0.0,) * 4), 5, None) == dict.fromkeys(second, 1)
+
+
+def test_a_fixed_tree_refuses_a_width_in_which_it_would_have_to_prune() -> None:
+    with pytest.raises(ConfigError, match="branches 6-6-6 has 216 leaves, the width is 16: set search.width to 216"):
+        FixedTree(FixedTreeSettings(branches=(6, 6, 6)))
+    assert FixedTree(FixedTreeSettings(branches=(6, 6, 6)), width=216).uses == frozenset()
+    with pytest.raises(ConfigError, match="search.branches.*1 or more branches for each depth"):
+        load_config(None, {"search.strategy": "fixed_tree", "search.branches": [2, 0]})
+    config = load_config(None, {"search.strategy": "fixed_tree", "search.branches": [2, 3], "search.width": 6})
+    assert config.search.build_strategy().settings.branches == (2, 3)
+    with pytest.raises(ConfigError, match="set search.width to 16, or search.branches to fewer"):
+        load_config(None, {"search.strategy": "fixed_tree", "search.width": 8})
 
 
 def test_rebase_equals_a_hand_worked_case() -> None:

@@ -12,6 +12,7 @@ from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
 from palmette.engine.cuts import Sampling
+from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
@@ -34,7 +35,8 @@ class LocalBackend:
     """Decodes up to `batch_rows` different steps at a time on a tree cache: shared prefixes are computed once.
 
     The KV of a node is found by question and node id until the node is released; for any other parent the prefix is
-    computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed.
+    computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed. Without `drafts` every tick
+    gives one token a step; the steps are the same.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class LocalBackend:
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
+        drafts: bool = True,
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
@@ -54,7 +57,7 @@ class LocalBackend:
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended, drafts=drafts)
         self._rows: list[_Row] = []
         """The steps in flight."""
         self._temperature = sampling.logprob_temperature
@@ -75,6 +78,16 @@ class LocalBackend:
     def calls(self) -> int:
         """Forward passes made so far."""
         return self.tree.calls
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """How many drafted tokens were checked and accepted in the present search."""
+        return self._engine.acceptance
+
+    @property
+    def draft_counts(self) -> tuple[int, int]:
+        """Drafted tokens that were accepted, and all that were computed, in all searches so far."""
+        return self._engine.accepted_tokens, self._engine.drafted_tokens
 
     @property
     def weight_version(self) -> int:
@@ -110,6 +123,10 @@ class LocalBackend:
     def cache_full(self) -> CacheFull | None:
         """The last failed attempt of the KV cache to grow, None if there was none."""
         return self.tree.cache.pool.cache_full
+
+    def free_cache(self) -> None:
+        """Free the memory of the KV cache between a rollout and an update; the next step allocates it again."""
+        self.tree.free_cache()
 
     def give_up_cache(self) -> bool:
         """Free the KV cache and halve its limit; nodes keep their tokens and are computed again when needed."""
@@ -292,8 +309,22 @@ def load(settings: PolicySettings, kv_bytes: int | None = None) -> LocalBackend:
 
     options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
     model, tokenizer = load_policy(settings.model, **options)
+    return make_backend(model, tokenizer, settings, kv_bytes)
+
+
+def make_backend(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: PolicySettings, kv_bytes: int | None = None
+) -> LocalBackend:
+    """Return a backend of a loaded policy with the settings' sampling."""
     sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
-    return LocalBackend(model, tokenizer, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+    return LocalBackend(
+        model,
+        tokenizer,
+        sampling=sampling,
+        batch_rows=settings.batch_rows,
+        kv_bytes=kv_bytes,
+        drafts=settings.drafts == "auto",
+    )
 
 
 plugin = load

@@ -1,4 +1,4 @@
-"""`palmette plugins`: lists strategies, tasks, judges, scorers, backends and embedders, built in and installed."""
+"""`palmette plugins`: lists everything that can be named in a config beside models, built in and installed."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ def plugins(
     kind: Annotated[str | None, typer.Argument(help=f"{', '.join(registry.KINDS)}; all of them by default.")] = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """List what can be named in a config beside models, with a strategy's own settings."""
+    """List what can be named in a config beside models; strategies, algorithms and credit with their own settings."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -32,7 +32,7 @@ def plugins(
     table = plain_table("kind", "name", "from")
     for column in table.columns:
         column.justify = "left"
-    table.add_column("what it does; its own settings of search.", justify="left", overflow="fold")
+    table.add_column("what it does; its own settings of search. or train.", justify="left", overflow="fold")
     for row in rows:
         settings = "".join(f"\n{key}{_shown(value)}" for key, value in row["settings"].items())
         table.add_row(*(escape(text) for text in (row["kind"], row["name"], row["from"], row["summary"] + settings)))
@@ -48,10 +48,11 @@ def plugins(
 def _row(listing: registry.Listing) -> dict[str, Any]:
     row: dict[str, Any] = {"kind": listing.kind, "name": listing.name, "from": listing.source}
     row.update(summary="", settings={})
-    if listing.kind != "strategy" and listing.source == "palmette":
+    has_settings = listing.kind in ("strategy", "algorithm", "credit")
+    if not has_settings and listing.source == "palmette":
         row["summary"] = registry.first_line(listing.kind, listing.name)  # Importing some of them imports torch.
         return row
-    from palmette.strategy import settings_of, summary_of
+    from palmette.strategy import summary_of
 
     try:
         part = registry.find(listing.kind, listing.name)
@@ -59,7 +60,8 @@ def _row(listing: registry.Listing) -> dict[str, Any]:
         row["summary"] = str(error)
         return row
     row["summary"] = summary_of(part)
-    row["settings"] = {key: _setting(field) for key, field in settings_of(part).model_fields.items()}
+    declared = getattr(part, "Settings", None) if has_settings and isinstance(part, type) else None
+    row["settings"] = {key: _setting(field) for key, field in getattr(declared, "model_fields", {}).items()}
     return row
 
 

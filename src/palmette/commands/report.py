@@ -1,4 +1,4 @@
-"""`palmette report`: writes one self-contained HTML page about runs or sweeps."""
+"""`palmette report`: writes one self-contained HTML page about runs, sweeps or training runs."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from palmette.commands import flags
-from palmette.errors import PalmetteError, RunError
+from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
@@ -31,15 +31,24 @@ def report(
     ] = None,
     trust: flags.Trust = False,
 ) -> None:
-    """Write one self-contained HTML page about runs or sweeps: tables, plots, every tree."""
+    """Write one self-contained HTML page about runs: tables, plots, every tree; of training runs curves and samples."""
     from palmette.report.compare import compare
     from palmette.report.page import write_page
+    from palmette.report.training.page import is_training, write_training_page
     from palmette.run.sweep import PLAN
 
     named = [run for folder in folders for run in (_cells(folder) if (folder / PLAN).is_file() else [folder])]
     runs = list({run.resolve(): run for run in named}.values())
-    default = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
-    print(one_line_path(write_page(compare(runs, rejudging(trusted=trust)), out or default)))
+    page = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    trained = [run for run in runs if is_training(run)]
+    if trained and len(trained) < len(runs):
+        other = next(run for run in runs if run not in trained)
+        raise ConfigError(f"{trained[0]} is a training run, {other} is none: make a report of each kind")
+    if trained:
+        write_training_page(trained, page)
+    else:
+        write_page(compare(runs, rejudging(trusted=trust)), page)
+    print(one_line_path(page))
 
 
 def _cells(folder: Path) -> list[Path]:

@@ -128,9 +128,14 @@ class KvPool:
         if self.blocks * BLOCK_TOKENS < 2 * _LEAST_TOKENS:
             return False
         self._limit, self.is_frozen = self.blocks // 2, True
+        self.free_memory()
+        return True
+
+    def free_memory(self) -> None:
+        """Free all memory; the next `take` allocates again. No block may be taken."""
+        assert len(self._free) == self.blocks, "blocks are taken"
         self.blocks, self._free = 0, []
         self.keys, self.values = [], []
-        return True
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """Free taken blocks. A block must not be given back twice."""

@@ -102,6 +102,11 @@ def as_many_as_ever() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
+def thread_count() -> int:
+    """Return how many threads torch uses outside of `as_many_as_free`."""
+    return _scopes.most or torch.get_num_threads()
+
+
 @contextmanager
 def pinned_threads(count: int | None = None) -> Iterator[None]:
     """Use `count` threads inside the block, by default as many as now, whatever others do.

@@ -140,6 +140,11 @@ class Meter:
                 self._next_timeline *= 2
                 self._record(self.timeline())
 
+    def peaks(self) -> dict[str, int]:
+        """Return the most bytes that were held in each phase that has ended."""
+        with self._lock:
+            return {name: peak.peak_bytes for name, peak in self._closed.items()}
+
     def reclaim(self, after: str, least_bytes: int = LEAST_BYTES) -> int:
         """Free unused memory after a phase; record and return the bytes that were freed."""
         freed = reclaim(lambda: held_bytes(self.device), least_bytes=least_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from palmette import registry
 from palmette.engine.limits import SORTED_LOGITS
@@ -52,6 +53,7 @@ def job_of(
         policy_rows=config.policy.batch_rows,
         reward_rows=config.reward.batch_rows,
         embed_rows=config.embedder.batch_rows,
+        drafts=config.policy.drafts == "auto",
         scales_logits=config.policy.temperature not in (0, 1),
         filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
         sorted_logits=_sorted_logits(config.policy),
@@ -112,8 +114,8 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
             yield f"a server cannot load {model.name}, a name of palmette's zoo: give it {folder} instead"
 
 
-def refuse_what_cannot_fit(config: Config) -> None:
-    """Raise BudgetError where a search inside this process cannot fit; return for a model of unknown shape.
+def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
+    """Raise BudgetError where a search, or training, inside this process cannot fit; return for an unknown shape.
 
     Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
@@ -126,7 +128,7 @@ def refuse_what_cannot_fit(config: Config) -> None:
             f"started. Set memory.devices to cpu:{written_size(host)}, or use palmette plan to see what GPUs would hold"
         )
     try:
-        job = _job_of_search(config)
+        job = _job_in_process(config, train=train)
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
         return  # It may still run: not every shape is known. If it cannot, loading it says why.
@@ -134,13 +136,13 @@ def refuse_what_cannot_fit(config: Config) -> None:
         raise BudgetError(refusal(job, devices, plan))
 
 
-def _job_of_search(config: Config) -> Job:
-    """Return the job of a search inside this process, without what only `palmette plan` refuses.
+def _job_in_process(config: Config, *, train: bool) -> Job:
+    """Return the job of a search or of training inside this process, without what only `palmette plan` refuses.
 
     An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
     prompts are: once the prompts are tokenized, the search itself compares it with the longest.
     """
-    job = job_of(config, served=False, may_build=False)
+    job = job_of(config, train=train, served=False, may_build=False)
     budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
     tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
     is_hopeless = any(count <= job.search.first_step_tokens for count in tokens)
@@ -155,18 +157,20 @@ class PlannedMemory:
     limit_bytes: int | None = None
 
 
-def planned_memory(config: Config) -> PlannedMemory:
-    """Return what a search inside this process is planned to hold; nothing for a model of unknown shape."""
+def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
+    """Return what a search, or training, in this process is planned to hold; nothing for a model of unknown shape."""
     devices = devices_of(config)
     try:
-        plan = plan_job(_job_of_search(config), devices)
+        plan = plan_job(_job_in_process(config, train=train), devices)
     except (ConfigError, BackendError):
         return PlannedMemory({})
     device = next((device for device in plan.devices if "policy" in device.roles), None)
     if device is None:
         return PlannedMemory({})
     planned = {_METER_PHASES[phase.name]: phase.bytes for phase in device.phases if phase.name in _METER_PHASES}
-    planned["search"] = device.peak.bytes
+    searching = [phase.bytes for phase in device.phases if phase.name != "update"]
+    planned["search"] = max(searching)
+    planned |= {phase.name: phase.bytes for phase in device.phases if phase.name == "update"}
     # What was detected as free may change during the run: only a size that the user declared is a limit.
     return PlannedMemory(planned, None if config.memory.devices is None else device.peak.limit_bytes)
 
@@ -199,13 +203,21 @@ def _update(config: Config) -> UpdateNeeds:
         lora_targets=LORA_TARGETS if train.lora_targets == "all" else tuple(train.lora_targets.split(",")),
         optimizer_dtype=train.optimizer_dtype,
         questions=train.questions,
-        group_size=train.group_size,
+        group_size=config.search.width,
         prompt_tokens=config.memory.prompt_tokens,
-        response_tokens=train.response_tokens,
+        response_tokens=config.search.total_tokens,
         micro_batch_tokens=train.micro_batch_tokens,
         checkpointing=train.gradient_checkpointing,
-        reference=train.reference,
+        reference=reference_of(config),
     )
+
+
+def reference_of(config: Config) -> Literal["none", "host"]:
+    """Return where the frozen reference policy is: nowhere without a KL divergence, or with LoRA, whose base it is."""
+    train = config.train
+    if train.reference != "auto":
+        return train.reference
+    return "host" if train.uses_reference and train.method == "full" else "none"
 
 
 def _sorted_logits(policy: PolicySettings) -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from palmette.planner.job import Model, UpdateNeeds
 from palmette.planner.lines import Line, total
 from palmette.planner.models.shape import DTYPE_BYTES, FLOAT_BYTES
-from palmette.train.limits import BLOCK_BYTES, CHUNK_BYTES
+from palmette.train.limits import BLOCK_BYTES, BLOCK_NUMBERS, CHUNK_BYTES
 from palmette.units import count_of
 
 BACKWARD_BYTES = 24 * 2**20
@@ -26,12 +26,15 @@ def trained_parameters(model: Model, update: UpdateNeeds) -> int:
 def optimizer_line(model: Model, update: UpdateNeeds) -> Line:
     """Return AdamW's two moments, which stay between updates; for narrow weights also what rounding takes.
 
-    That is a float32 master of each weight, and a float32 buffer for the gradient of the largest one.
+    That is a float32 master of each weight, and a float32 buffer for the gradient of the largest one. Moments in
+    bfloat16 need no masters, but five buffers for a block of the largest weight.
     """
     count = trained_parameters(model, update)
     size = 2 * count * DTYPE_BYTES[update.optimizer_dtype]
     note = f"two moments of {count / 1e6:,.1f} M in {update.optimizer_dtype}"
-    if update.method == "full" and model.number_bytes < FLOAT_BYTES:
+    if update.optimizer_dtype == "bfloat16":
+        size += 5 * min(BLOCK_NUMBERS, model.shape.largest_weight) * FLOAT_BYTES
+    elif update.method == "full" and model.number_bytes < FLOAT_BYTES:
         size += (count + model.shape.largest_weight) * FLOAT_BYTES
         note += ", float32 masters of the weights"
     return Line("optimizer state", "optimizer", size, note=note)

@@ -4,15 +4,19 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from palmette.errors import ConfigError, RunError
 from palmette.report.compare import Comparison, curve_values
 
 SCRIPTS = (
     "page.js",
+    "results.js",
+    "axes.js",
     "plot.js",
     "memory.js",
     "occupancy.js",
@@ -34,14 +38,26 @@ def write_page(compared: Comparison, path: Path) -> Path:
         "rows": [{**row.values, "vote": row.vote} for row in compared.rows],
         "curves": [curve_values(points) for points in compared.curves.values()],
     }
+    return write_html(path, "page.html", SCRIPTS, ("page.css",), values)
+
+
+def write_html(
+    path: Path, template: str, scripts: Sequence[str], styles: Sequence[str], values: Mapping[str, Any]
+) -> Path:
+    """Write a page from a template, scripts and styles of this folder, with these values as its data; return `path`.
+
+    Raises as `write_page` does.
+    """
     data = json.dumps(values, separators=(",", ":"), allow_nan=False)
     source = files("palmette.report")
-    script = "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script, style = (
+        "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in names) for names in (scripts, styles)
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = source.joinpath("page.html").read_text(encoding="utf-8")
+    page = source.joinpath(template).read_text(encoding="utf-8")
     # Insert the data last and without "<": text of a model can neither end the element nor be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
-    page = page.replace("{{style}}", source.joinpath("page.css").read_text(encoding="utf-8"))
+    page = page.replace("{{style}}", style)
     page = page.replace("{{data}}", data.replace("<", "\\u003c"))
     if not path.name:
         raise ConfigError(f"cannot write the report to {str(path)!r}: name a file, for example report.html")

@@ -68,4 +68,4 @@ def _as_task(found: object, settings: TaskSettings) -> Task:
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or Path(name).suffix in (".jsonl", ".json") or os.path.exists(name)
+    return "/" in name or Path(name).suffix in (".jsonl", ".json", ".parquet") or os.path.exists(name)

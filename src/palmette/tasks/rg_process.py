@@ -12,10 +12,10 @@ from typing import Any
 def main() -> None:
     """Read a request from stdin and write one JSON object to stdout."""
     request = json.load(sys.stdin)
-    print(json.dumps(generate(request["generator"], request["seed"], request["count"])))
+    print(json.dumps(generate(request["generator"], request["seed"], request["count"], request.get("options", {}))))
 
 
-def generate(generator: str, seed: int, count: int) -> dict[str, Any]:
+def generate(generator: str, seed: int, count: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return `questions` as pairs of question and answer, or why there are none.
 
     `missing`: reasoning-gym cannot be imported; `known`: the names of all generators, if this is none of them; `error`:
@@ -29,7 +29,7 @@ def generate(generator: str, seed: int, count: int) -> dict[str, Any]:
     if generator not in DATASETS:
         return {"known": sorted(DATASETS)}
     try:
-        dataset = reasoning_gym.create_dataset(generator, size=count, seed=seed)
+        dataset = reasoning_gym.create_dataset(generator, size=count, seed=seed, **options)
         entries = [dataset[index] for index in range(count)]
     except Exception as error:  # noqa: BLE001 - a generator may raise anything; it is reported by its name
         return {"error": f"{type(error).__name__}: {error}"}

@@ -16,6 +16,9 @@ from palmette.units import describe_error, one_line
 
 Message = dict[str, str]
 
+COLUMNS = "columns"
+"""The entry of `Question.key` with the columns of a file's row that the question itself is not read from."""
+
 OWN_QUESTIONS = "questions"
 """The name of a task that was made of questions given from Python: nothing can load it again."""
 
@@ -34,8 +37,12 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """A hash of messages, reference and key: everything the question is asked and judged by."""
-        content = json.dumps([self.messages, self.reference, self.key], sort_keys=True)
+        """A hash of messages, reference and key: everything the question is asked and judged by.
+
+        Further columns of a file are left out: only rewards of one's own read them.
+        """
+        key = {name: value for name, value in self.key.items() if name != COLUMNS}
+        content = json.dumps([self.messages, self.reference, key], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 

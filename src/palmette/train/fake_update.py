@@ -96,7 +96,7 @@ def run_updates(model: Any, shape: UpdateShape, tracker: Tracker) -> None:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     tracker.track_gradients(weights)
     with tracker.counting_as(OPTIMIZER):
-        learner = Learner(model, savings=shape.savings, loss=shape.loss)
+        learner = Learner(model, savings=shape.savings, loss=shape.loss, sharing="off")
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
     with tracker.counting_as(OPTIMIZER):

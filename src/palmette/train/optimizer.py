@@ -1,22 +1,26 @@
-"""AdamW with float32 masters of narrow weights; its state is on the model's device or in host memory."""
+"""AdamW: state in float32 with masters of narrow weights, or in bfloat16; on the model's device or in host memory."""
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
-from palmette.errors import ConfigError
+from palmette.errors import ConfigError, RunError
+from palmette.train.bfloat16_adam import Bfloat16Adam, Rates
 
 
 @dataclass(frozen=True)
 class AdamSettings:
     """Settings of AdamW. Gradients are clipped to a norm of `max_norm` before its step, None for no clipping.
 
-    A step moves a weight by about `learning_rate`, whatever its gradient: values above 1 raise ConfigError.
+    A step moves a weight by about `learning_rate`, whatever its gradient: values above 1 raise ConfigError. With
+    `state_dtype` bfloat16 the two moments take half the memory, and bfloat16 weights have no float32 masters: both are
+    rounded at random, by generators made from `seed`.
     """
 
     learning_rate: float = 1e-6
@@ -24,10 +28,14 @@ class AdamSettings:
     eps: float = 1e-8
     weight_decay: float = 0.0
     max_norm: float | None = 1.0
+    state_dtype: Literal["float32", "bfloat16"] = "float32"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ConfigError(f"learning_rate is {self.learning_rate}: give a number above 0 and up to 1, 1e-6 say")
+        if self.state_dtype not in ("float32", "bfloat16"):
+            raise ConfigError(f"state_dtype is {self.state_dtype!r}: give float32 or bfloat16")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas are {self.betas}: give two numbers from 0 to below 1, (0.9, 0.999) say")
         if not 0 <= self.weight_decay < math.inf:
@@ -43,15 +51,27 @@ class AdamW:
 
     Without masters a step of 1e-6 is lost: between 0.5 and 1 bfloat16 has steps of 0.004. With `device`, masters and
     optimizer state are there, and gradients are copied to it. The results are the same with and without. All memory is
-    allocated here, none in a step: if it is too small, no weight has changed yet.
+    allocated here, none in a step: if it is too small, no weight has changed yet. With a `state_dtype` of bfloat16 see
+    `Bfloat16Adam`. `names` are those of the weights in `state_dict`, by default their numbers.
     """
 
     def __init__(
-        self, weights: Sequence[nn.Parameter], settings: AdamSettings, *, device: torch.device | None = None
+        self,
+        weights: Sequence[nn.Parameter],
+        settings: AdamSettings,
+        *,
+        device: torch.device | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
-        own = [weight for weight in weights if _is_wide(weight) and device in (None, weight.device)]
+        self._settings = settings
+        self._names = [str(number) for number in range(len(weights))] if names is None else list(names)
+        assert len(self._names) == len(weights)
+        self._weights = list(weights)
+        narrow = self._weights if settings.state_dtype == "bfloat16" else []
+        self._narrow = Bfloat16Adam(narrow, seed=settings.seed, device=device)
+        own = [weight for weight in weights if _is_wide(weight) and device in (None, weight.device) and not narrow]
         self._own = _fused(own, settings) if own else None
-        rest = [weight for weight in weights if not any(weight is other for other in own)]
+        rest = [] if narrow else [weight for weight in weights if not any(weight is other for other in own)]
         self._masters: list[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]] = []
         self._known: dict[nn.Parameter, tuple[int, int]] = {}
         """Storage and version of each weight as its master last left it."""
@@ -64,13 +84,17 @@ class AdamW:
         self._gradient = None if largest is None else torch.empty_like(largest).flatten()
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Change every weight that has a gradient. Gradients of weights with a master are dropped.
+    def step(self, learning_rate: float | None = None) -> None:
+        """Change every weight that has a gradient, at this learning rate, by default that of the settings.
 
-        A weight that was changed since, by a checkpoint that was loaded, is its master's new value.
+        Gradients of weights with a master are dropped. A weight that was changed since, by a checkpoint that was
+        loaded, is its master's new value.
         """
+        rate = self._settings.learning_rate if learning_rate is None else learning_rate
+        settings = self._settings
+        self._narrow.step(Rates(rate, settings.betas, settings.eps, settings.weight_decay))
         if self._own is not None:
-            self._own.step()
+            _step_at(self._own, rate)
         for weight, master, optimizer in self._masters:
             if weight.grad is not None:
                 assert self._gradient is not None
@@ -78,10 +102,60 @@ class AdamW:
                     master.copy_(weight)
                 master.grad = self._gradient[: weight.numel()].view_as(weight).copy_(weight.grad)
                 weight.grad = None
-                optimizer.step()
+                _step_at(optimizer, rate)
                 master.grad = None
                 weight.copy_(master)
                 self._known[weight] = _identity(weight)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return all state by names such as `NAME.exp_avg`, without copies: what `load_state_dict` needs to go on.
+
+        It is that of torch's AdamW, `step`, `exp_avg` and `exp_avg_sq`, and `master` for weights that have one.
+        """
+        return dict(self._state())
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite all state. The weights have to be loaded before: a weight that changes later drops its master.
+
+        Raises RunError, with nothing changed, if names, shapes or dtypes are not those of `state_dict`.
+        """
+        own = self.state_dict()
+        for name in sorted(own.keys() ^ state.keys()):
+            raise RunError(
+                f"the optimizer state is of another model: {name} is {'missing' if name in own else 'not known here'}"
+            )
+        for name, tensor in own.items():
+            given = state[name]
+            if (given.shape, given.dtype) != (tensor.shape, tensor.dtype):
+                raise RunError(
+                    f"the optimizer state is of another model: {name} is {list(given.shape)} in {given.dtype}, not "
+                    f"{list(tensor.shape)} in {tensor.dtype}"
+                )
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        for weight in self._known:
+            self._known[weight] = _identity(weight)
+
+    def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        name_of: dict[torch.Tensor, str] = dict(zip(self._weights, self._names, strict=True))
+        narrow = self._narrow
+        for weight, *tensors in zip(narrow.weights, narrow.steps, narrow.averages, narrow.squares, strict=True):
+            for key, tensor in zip(("step", "exp_avg", "exp_avg_sq"), tensors, strict=True):
+                yield f"{name_of[weight]}.{key}", tensor
+        for own, state in self._own.state.items() if self._own is not None else ():
+            for key, tensor in state.items():
+                yield f"{name_of[own]}.{key}", tensor
+        for weight, master, optimizer in self._masters:
+            yield f"{name_of[weight]}.master", master.detach()
+            for key, tensor in optimizer.state[master].items():
+                yield f"{name_of[weight]}.{key}", tensor
+
+
+def _step_at(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
 
 
 def _identity(weight: torch.Tensor) -> tuple[int, int]:

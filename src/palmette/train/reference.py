@@ -8,26 +8,41 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
+from torch import nn
 
 from palmette.errors import PalmetteError
-from palmette.train.batch import make_batch
+from palmette.train.batch import make_rows
 from palmette.train.logprobs import token_logprobs
 from palmette.train.model_parts import Head, body_of, head_of
+from palmette.train.packed.backward import run_forward
+from palmette.train.packed.check import possible_sharing
+from palmette.train.packed.forward import TrieModel
+from palmette.train.packed.passes import depth_first
+from palmette.train.packed.sharing import Sharing, batches_of, check_sharing
+from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_tokens, micro_batches, shared_temperature
 
 
 @torch.no_grad()
 def response_logprobs(
-    model: Any, samples: Sequence[Sample], *, micro_batch_tokens: int, temperature: float | None = None
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    micro_batch_tokens: int,
+    temperature: float | None = None,
+    sharing: Sharing = "auto",
 ) -> list[tuple[float, ...]]:
     """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
     They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
-    The model is in eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
+    Prefixes that samples share are computed once, as `sharing` says, with a model that can do that. The model is in
+    eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
     """
+    check_sharing(sharing)
     if not samples:
         return []
     chosen = shared_temperature(samples) if temperature is None else temperature
@@ -35,25 +50,62 @@ def response_logprobs(
         raise PalmetteError(f"log-probabilities cannot be at temperature {chosen}: give 1 for greedy decoding")
     head = head_of(model, chosen)
     check_tokens(samples, len(head.weight_VD))
+    every_token = [replace(sample, mask=None) for sample in samples]
     was_training = model.training
     model.eval()
     try:
-        return _logprobs(model, head, samples, micro_batch_tokens)
+        possible, _ = possible_sharing(model, sharing)
+        planned = batches_of(every_token, micro_batch_tokens, possible)
+        found: dict[int, tuple[float, ...]] = {}
+        for batch in planned.batches:
+            rows = (
+                _on_rows(model, head, batch)
+                if planned.mode == "off"
+                else _on_trie(model, head, batch, micro_batch_tokens if planned.mode == "depth_first" else None)
+            )
+            found.update((id(sample), row) for sample, row in zip(batch, rows, strict=True))
+        return [found[id(sample)] for sample in every_token]
     finally:
         model.train(was_training)
 
 
-def _logprobs(model: Any, head: Head, samples: Sequence[Sample], micro_batch_tokens: int) -> list[tuple[float, ...]]:
-    body = body_of(model)
-    results: list[tuple[float, ...]] = []
-    for micro_batch in micro_batches(samples, micro_batch_tokens):
-        every_token = [replace(sample, mask=None) for sample in micro_batch]
-        batch = make_batch(every_token, device=model.device, dtype=torch.float32)
-        hidden_RLD = body(input_ids=batch.tokens_RL, use_cache=False).last_hidden_state
-        hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, batch.places_T)
-        del hidden_RLD
-        logprobs = token_logprobs(hidden_TD, head, batch.chosen_T)[0].tolist()
-        for sample in micro_batch:
-            results.append(tuple(logprobs[: len(sample.response)]))
-            del logprobs[: len(sample.response)]
-    return results
+def _on_rows(model: Any, head: Head, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    """Compute each sample as a row of its own."""
+    rows = make_rows(samples, model.device)
+    hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
+    hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)
+    del hidden_RLD
+    logprobs = token_logprobs(hidden_TD, head, rows.chosen_T)[0].tolist()
+    ends = list(accumulate(len(sample.response) for sample in samples))
+    return [tuple(logprobs[end - len(sample.response) : end]) for end, sample in zip(ends, samples, strict=True)]
+
+
+def _on_trie(model: Any, head: Head, samples: Sequence[Sample], most_tokens: int | None) -> list[tuple[float, ...]]:
+    """Compute each distinct prefix once, in one pass or depth first with at most so many tokens at a time."""
+    trie = build_trie(samples)
+    steps = depth_first(trie, len(trie.tokens) if most_tokens is None else most_tokens)
+    logprobs = run_forward(TrieModel(model, head), trie, steps)
+    found: list[tuple[float, ...]] = [()] * len(samples)
+    for index, places in zip(trie.order, trie.predicted, strict=True):
+        found[index] = tuple(logprobs[place] for place in places)
+    return found
+
+
+@torch.no_grad()
+def response_values(
+    model: Any, value_head: nn.Module, samples: Sequence[Sample], *, micro_batch_tokens: int
+) -> list[tuple[float, ...]]:
+    """Return a critic's value before every response token of each sample, in order, masked tokens included."""
+    found: list[tuple[float, ...]] = []
+    was_training = model.training
+    model.eval()
+    try:
+        for batch in micro_batches([replace(sample, mask=None) for sample in samples], micro_batch_tokens):
+            rows = make_rows(batch, model.device)
+            hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
+            values = value_head(hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)).flatten().tolist()
+            ends = list(accumulate(len(sample.response) for sample in batch))
+            found += [tuple(values[end - len(sample.response) : end]) for end, sample in zip(ends, batch, strict=True)]
+    finally:
+        model.train(was_training)
+    return found

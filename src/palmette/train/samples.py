@@ -10,6 +10,9 @@ from palmette.errors import BudgetError, PalmetteError
 
 Value = TypeVar("Value")
 
+_ALL_OR_NONE = ("old_logprobs", "reference_logprobs", "old_values", "returns")
+"""Numbers for each response token that all samples of an update have, or none of them."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -20,6 +23,8 @@ class Sample:
     for the KL divergence, both at `temperature`. Samples of one `group` share their prompt. `mask` is true for the
     tokens that count (None: all). The others are context: they add neither to the loss nor to the number of tokens by
     which sums are divided. An advantage of 0 masks nothing: its token counts, with its KL divergence and its entropy.
+    Losses of the sample's tokens are multiplied by `weight`. With a critic, `old_values` are its estimates when the
+    response was judged and `returns` what it is trained to estimate, at the state before each token.
 
     Raises PalmetteError if prompt or response is empty, a length is wrong, the mask counts no token, or `temperature`
     is not a finite number above 0.
@@ -33,11 +38,14 @@ class Sample:
     reference_logprobs: tuple[float, ...] | None = None
     temperature: float = 1.0
     mask: tuple[bool, ...] | None = None
+    weight: float = 1.0
+    old_values: tuple[float, ...] | None = None
+    returns: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.response:
             raise PalmetteError("cannot learn from a sample without prompt or response: leave it out")
-        for name in ("advantages", "old_logprobs", "reference_logprobs", "mask"):
+        for name in ("advantages", "mask", *_ALL_OR_NONE):
             values = getattr(self, name)
             if isinstance(values, (int, float)):
                 raise PalmetteError(
@@ -110,8 +118,9 @@ def shared_temperature(samples: Sequence[Sample]) -> float:
 def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary: int, temperature: float) -> None:
     """Raise PalmetteError unless a learner at this temperature can make one update of the samples.
 
-    There has to be a sample, tokens must be in the vocabulary, temperatures those of the learner, numbers finite,
-    `old_logprobs` in all samples or in none, `reference_logprobs` too, and in all if `with_reference`.
+    There has to be a sample, tokens must be in the vocabulary, temperatures those of the learner, numbers finite.
+    `old_logprobs`, `reference_logprobs`, `old_values` and `returns` are in all samples or in none, `reference_logprobs`
+    in all if `with_reference`.
     """
     if not samples:
         raise PalmetteError("an update needs one sample or more")
@@ -122,10 +131,12 @@ def check_update(samples: Sequence[Sample], *, with_reference: bool, vocabulary:
                 f"sample {index} is at temperature {sample.temperature}, the learner at {temperature}: give "
                 f"Learner temperature={sample.temperature}, or sample with policy.temperature {temperature}"
             )
-        numbers = (*sample.advantages, *(sample.old_logprobs or ()), *(sample.reference_logprobs or ()))
-        if not all(map(math.isfinite, numbers)):
-            raise PalmetteError(f"sample {index} has an advantage or log-probabilities that are not finite")
-    for name in ("old_logprobs", "reference_logprobs"):
+        if not math.isfinite(sample.weight):
+            raise PalmetteError(f"sample {index} has a weight of {sample.weight}: give a finite number")
+        for name in ("advantages", *_ALL_OR_NONE):
+            if not all(map(math.isfinite, getattr(sample, name) or ())):
+                raise PalmetteError(f"sample {index} has {name} that are not finite")
+    for name in _ALL_OR_NONE:
         having = sum(getattr(sample, name) is not None for sample in samples)
         if having not in (0, len(samples)):
             raise PalmetteError(f"{having} of {len(samples)} samples have {name}: give them to all or to none")

@@ -1,6 +1,7 @@
 """Checks answers with the scorers of reasoning-gym; those that evaluate answers get a parser of literals instead."""
 
 import importlib
+import json
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -19,12 +20,12 @@ def load() -> Callable[[dict[str, Any]], Callable[[], str]]:
     formula.take_the_place_of_eval(LIBRARY)
 
     @lru_cache(maxsize=4)
-    def dataset(generator: str, seed: int, size: int) -> Any:
-        return library.create_dataset(generator, size=size, seed=seed)
+    def dataset(generator: str, seed: int, size: int, options: str) -> Any:
+        return library.create_dataset(generator, size=size, seed=seed, **json.loads(options))
 
     @lru_cache(maxsize=64)
-    def question(generator: str, seed: int, size: int, index: int) -> tuple[Any, dict[str, Any]]:
-        made = dataset(generator, seed, size)
+    def question(generator: str, seed: int, size: int, options: str, index: int) -> tuple[Any, dict[str, Any]]:
+        made = dataset(generator, seed, size, options)
         entry = made[index]
         if entry["answer"] is not None and not isinstance(entry["answer"], str):
             # Some generators give sympy objects that their own scorers cannot read.
@@ -32,7 +33,8 @@ def load() -> Callable[[dict[str, Any]], Callable[[], str]]:
         return made, entry
 
     def prepare(request: dict[str, Any]) -> Callable[[], str]:
-        made, entry = question(request["generator"], request["seed"], request["size"], request["index"])
+        options = json.dumps(request.get("options", {}), sort_keys=True)
+        made, entry = question(request["generator"], request["seed"], request["size"], options, request["index"])
         return partial(_score, made, request["answer"], entry)
 
     return prepare

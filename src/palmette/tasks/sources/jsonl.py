@@ -1,4 +1,4 @@
-"""Tasks from JSONL files, with the fields of MATH500, of GSM8K, or chat messages."""
+"""Tasks from JSONL and parquet files, with the fields of MATH500, of GSM8K, of TRL and verl, or chat messages."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,18 @@ from typing import Any
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings
-from palmette.tasks.task import ROLES, Format, Message, Question, Task, check_question, own_format, read_format
+from palmette.tasks.parquet import read_parquet
+from palmette.tasks.task import (
+    COLUMNS,
+    ROLES,
+    Format,
+    Message,
+    Question,
+    Task,
+    check_question,
+    own_format,
+    read_format,
+)
 
 
 def load(settings: TaskSettings) -> Task:
@@ -23,7 +34,13 @@ def load(settings: TaskSettings) -> Task:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the row of every line that is not blank. Raises ConfigError with the line that is broken."""
+    """Yield the number and the row of every line that is not blank, or of every row of a parquet file.
+
+    Raises ConfigError with the line that is broken, BackendError for a parquet file without pyarrow.
+    """
+    if path.suffix == ".parquet":
+        yield from read_parquet(path)
+        return
     try:
         file = path.open("rb")
     except OSError as error:
@@ -67,11 +84,23 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
 
 
 def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, needs_answer: bool = True) -> Question:
-    """Return the question in a row. Raises ConfigError, with `place` in its message, if the row has none."""
-    has_answer = needs_answer or "answer" in row
-    question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None)
+    """Return the question in a row, its further columns in `key`.
+
+    Raises ConfigError, with `place` in its message, if the row has no question.
+    """
+    truth = row.get("reward_model")
+    if isinstance(truth, dict) and "ground_truth" in truth:
+        row = {"answer": truth["ground_truth"], **row}
+    has_answer = (needs_answer and "prompt" not in row) or "answer" in row
+    columns = {column: value for column, value in row.items() if column not in _READ}
+    key: dict[str, object] = {COLUMNS: columns} if columns else {}
+    question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None, key)
     check_question(question, place)
     return question
+
+
+_READ = ("problem", "question", "messages", "answer", "id", "unique_id")
+"""Columns that a question is read from; rewards get all others."""
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:
@@ -84,6 +113,11 @@ def _lines(file: Any, path: Path) -> Iterator[bytes]:
 def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, ...]:
     if "messages" in row:
         return _chat(row["messages"], place)
+    prompt = row.get("prompt")
+    if isinstance(prompt, list):
+        return _chat(prompt, place, "prompt")
+    if isinstance(prompt, str) and prompt.strip():
+        return ({"role": "user", "content": prompt},)
     for field in ("problem", "question"):
         if field in row:
             text = row[field]
@@ -91,17 +125,17 @@ def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, .
                 raise ConfigError(f"{place}: {field!r} is not a text, or is empty")
             return form.messages(text)
     found = ", ".join(sorted(map(str, row))[:8]) or "nothing"
-    raise ConfigError(f"{place}: needs 'problem', 'question' or 'messages'; found {found}")
+    raise ConfigError(f"{place}: needs 'problem', 'question', 'prompt' or 'messages'; found {found}")
 
 
-def _chat(messages: Any, place: str) -> tuple[Message, ...]:
+def _chat(messages: Any, place: str, field: str = "messages") -> tuple[Message, ...]:
     whole = isinstance(messages, list) and all(
         isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         for message in messages
     )
     if not whole or not messages or messages[-1]["role"] != "user":
         raise ConfigError(
-            f"{place}: 'messages' must be a list of role ({', '.join(ROLES)}) and content, the user's last"
+            f"{place}: {field!r} must be a list of role ({', '.join(ROLES)}) and content, the user's last"
         )
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from palmette.errors import BackendError, ConfigError
@@ -19,13 +19,15 @@ def load(settings: TaskSettings) -> Task:
     """Return the task `rg:NAME`. Raises ConfigError for an unknown generator, BackendError if generating fails."""
     form = read_format("gym", settings)
     name = settings.name.partition(":")[2]
-    found = tuple(generate(name, form, settings.seed, settings.skip + settings.questions))
+    found = tuple(generate(name, form, settings.seed, settings.skip + settings.questions, settings.generator))
     return Task(settings.name, found[settings.skip :], form.step_end, judge="gym")
 
 
-def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Question]:
-    """Yield `count` questions of the generator `name`, the same for the same seed in every process."""
-    generated = _generate({"generator": name, "seed": seed, "count": count})
+def generate(
+    name: str, form: Format, seed: int, count: int, options: Mapping[str, Any] | None = None
+) -> Iterator[Question]:
+    """Yield `count` questions of the generator `name`, the same for the same seed and options in every process."""
+    generated = _generate({"generator": name, "seed": seed, "count": count, "options": dict(options or {})})
     if "missing" in generated:
         raise BackendError(f"rg: tasks need reasoning-gym ({generated['missing']}): pip install 'palmette[gym]'")
     if "known" in generated:
@@ -36,6 +38,8 @@ def generate(name: str, form: Format, seed: int, count: int) -> Iterator[Questio
         raise BackendError(f"the reasoning-gym generator {name!r} failed: {generated['error']}")
     for index, (question, answer) in enumerate(generated["questions"]):
         key: dict[str, object] = {"generator": name, "seed": seed, "size": count, "index": index}
+        if options:
+            key["options"] = dict(options)
         yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key)
 
 

@@ -1,0 +1,1 @@
+"""The page about training runs: curves, samples, phases, notices, memory."""

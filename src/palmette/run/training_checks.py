@@ -1,0 +1,92 @@
+"""What cannot be trained, told before anything is loaded."""
+
+from pathlib import Path
+
+from palmette import registry
+from palmette.errors import ConfigError, RunError
+from palmette.run.boards import check_boards
+from palmette.run.folder import recorded_values
+from palmette.settings import Config
+from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
+from palmette.units import one_line
+
+
+def algorithm_of(config: Config) -> Algorithm:
+    """Return the algorithm that the config names, with its settings."""
+    part = registry.find("algorithm", config.train.algorithm)
+    own = getattr(part, "Settings", None)
+    fields = own.model_fields if own is not None else {}
+    return make_algorithm(part, {key: value for key, value in config.train.options.items() if key in fields})
+
+
+def credit_of(config: Config) -> str:
+    """Return how credit is given: to responses where branches are independent, else to steps by SPO's values."""
+    if config.train.credit != "auto":
+        return config.train.credit
+    return "flat" if config.search.build_strategy().independent else "spo"
+
+
+def check_training(config: Config) -> None:
+    """Raise ConfigError for a config with which no policy can be trained."""
+    train, policy = config.train, config.policy
+    algorithm = algorithm_of(config)
+    credit = credit_of(config)
+    if policy.backend != "local":
+        raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local")
+    if policy.quantize != "none":
+        raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
+    if policy.adapter is not None:
+        raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
+    if policy.temperature == 0:
+        raise ConfigError(
+            "policy.temperature is 0: all responses to a question would be the same, and none better than another. "
+            "Sample at 1"
+        )
+    if config.search.width < algorithm.least_group and credit == "flat":
+        raise ConfigError(
+            f"search.width is {config.search.width}: {train.algorithm} compares the responses to one question with "
+            f"each other and needs {algorithm.least_group} or more, 8 say"
+        )
+    if credit != "flat":
+        if algorithm.critic:
+            raise ConfigError(f"train.credit is {credit}: {train.algorithm} has a critic of its own, set it to flat")
+        if train.uses_reference and algorithm.settings.kl_in == "reward":
+            raise ConfigError(
+                f"train.kl_in is reward: with train.credit {credit} rewards are those of leaves, set it to loss"
+            )
+    if train.uses_reference and train.reference == "none" and train.method == "full":
+        raise ConfigError("train.kl_weight asks for a reference policy, and train.reference is none: set it to host")
+    if "score" in train.rewards and not config.has_scores():
+        raise ConfigError("train.rewards names score, and there is no reward model: set reward.model")
+    check_boards(train.log_to)
+
+
+def training_config(config: Config) -> Config:
+    """Return the config without a reward model that nothing asks."""
+    names = (config.search.strategy, config.train.eval_strategy)
+    strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
+    if "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies):
+        return config
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"model": None, "score": "head"})})
+
+
+_MAY_CHANGE = {
+    "updates", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_questions", "eval_task", "eval_strategy",
+    "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens", "log_to",
+}  # fmt: skip
+"""Settings of `train` with which a run may go on that was started with others. Those that change rounding alone too."""
+
+
+def check_same_run(folder: Path, recorded: Config, config: Config) -> None:
+    """Raise RunError where a run would go on with other settings than it was started with."""
+    before, now = recorded_values(training_config(recorded)), recorded_values(training_config(config))
+    for table in ("policy", "reward", "task", "embedder", "search", "train"):
+        for key, value in before[table].items():
+            if now[table].get(key) != value and not (table == "train" and key in _MAY_CHANGE):
+                was, told = (one_line(repr(shown), 80) for shown in (value, now[table].get(key)))
+                raise RunError(
+                    f"{folder} was started with {table}.{key} {was}, and would go on with {told}: give what it was "
+                    f"started with, or another --out"
+                )
+    if recorded.seed != config.seed:
+        raise RunError(f"{folder} was started with seed {recorded.seed}, and would go on with {config.seed}")

@@ -1,0 +1,1 @@
+"""Checkpoints of a training run: whole or absent, checked before they are used."""

@@ -1,0 +1,149 @@
+"""The checkpoints of one run: written aside and renamed when whole; the newest sound one is found again."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palmette.errors import RunError
+from palmette.train.checkpoints.manifest import read_manifest, sync_folder, write_manifest
+from palmette.units import describe_error, format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+TRAINING_FILE = "training.safetensors"
+"""Optimizer state as tensors; in its header, as JSON, the state of everything else."""
+
+_NAME = re.compile(r"update-(\d{8})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sound checkpoint: after so many updates, with what the run has to remember beside its weights."""
+
+    folder: Path
+    update: int
+    state: dict[str, Any]
+    metric: float | None
+
+    def tensors(self) -> "dict[str, torch.Tensor]":
+        """Return the optimizer's tensors."""
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / TRAINING_FILE)
+
+
+@dataclass
+class Found:
+    """The newest sound checkpoint, None if there is none, and what is wrong with those that are newer."""
+
+    checkpoint: Checkpoint | None
+    damaged: list[str] = field(default_factory=list)
+
+
+class CheckpointStore:
+    """Keeps the last `keep` checkpoints of a run, and the one with the highest metric."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def newest(self) -> Found:
+        """Return the newest checkpoint whose files are all as written. What a killed process left half is removed."""
+        damaged: list[str] = []
+        for left in self._folder.glob(".update-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        for update in reversed(self.updates()):
+            try:
+                return Found(self.read(update), damaged)
+            except RunError as error:
+                damaged.append(str(error))
+        return Found(None, damaged)
+
+    def read(self, update: int) -> Checkpoint:
+        """Return the checkpoint after so many updates. Raises RunError if it is damaged."""
+        folder = self.path(update)
+        manifest = read_manifest(folder)
+        return Checkpoint(folder, update, _state(folder / TRAINING_FILE), manifest.get("metric"))
+
+    def updates(self) -> list[int]:
+        """Return the updates after which there is a checkpoint, sound or not, in order."""
+        names = [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
+        return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
+
+    def save(
+        self,
+        update: int,
+        *,
+        write_model: Callable[[Path], object],
+        tensors: "Mapping[str, torch.Tensor]",
+        state: Mapping[str, Any],
+        metric: float | None = None,
+    ) -> Path:
+        """Write a checkpoint, then remove those that need not be kept; return its folder.
+
+        Raises RunError where it cannot be written, with the checkpoints before it as they were.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        final, aside = self.path(update), self._folder / f".update-{update:08d}"
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            write_model(aside)
+            save_file(dict(tensors), aside / TRAINING_FILE, {"state": json.dumps(state)})
+            write_manifest(aside, update=update, metric=metric)
+            if final.exists():
+                shutil.rmtree(final)
+            os.rename(aside, final)
+            sync_folder(self._folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise RunError(self._told(update, error)) from error
+        self._remove_old()
+        return final
+
+    def _remove_old(self) -> None:
+        updates = self.updates()
+        metrics = {update: metric for update in updates if (metric := self._metric(update)) is not None}
+        best = max(metrics, key=lambda update: (metrics[update], -update), default=None)
+        for update in updates[: -self._keep]:
+            if update != best:
+                shutil.rmtree(self.path(update), ignore_errors=True)
+
+    def _metric(self, update: int) -> float | None:
+        try:
+            metric = json.loads((self.path(update) / "manifest.json").read_text(encoding="utf-8"))["metric"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return metric if isinstance(metric, float) else None
+
+    def path(self, update: int) -> Path:
+        """Return the folder of the checkpoint after so many updates, whether it is there or not."""
+        return self._folder / f"update-{update:08d}"
+
+    def _told(self, update: int, error: Exception) -> str:
+        kept = self.updates()
+        last = f"the last good one is {self.path(kept[-1])}" if kept else "there is none before it"
+        free = format_bytes(shutil.disk_usage(self._folder.parent if not self._folder.exists() else self._folder).free)
+        return (
+            f"the checkpoint after update {update} cannot be written to {self._folder} ({free} free): "
+            f"{describe_error(error)}; {last}. Make room and start the same command again"
+        )
+
+
+def _state(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = json.loads((file.metadata() or {})["state"])
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise RunError(f"{path}: damaged: {describe_error(error)}") from error
+    return state  # type: ignore[no-any-return]

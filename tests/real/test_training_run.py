@@ -1,0 +1,176 @@
+"""Training runs on the seedling: resumed runs end with the same weights, bad input is told in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from palmette.config import load_config
+from palmette.errors import ConfigError, PalmetteError, RunError
+from palmette.event_log import read_events
+from palmette.events import Evaluated, Noticed, UpdateDone
+from palmette.run.train import TrainingRun
+from palmette.run.training_checks import check_same_run, check_training
+from palmette.settings import Config
+from palmette.zoo.resolve import resolve
+
+pytestmark = pytest.mark.real
+
+SMALL: dict[str, Any] = {
+    "policy.model": "seedling",
+    "task.name": "ladder",
+    "task.grade": 2,
+    "task.questions": 20,
+    "search.width": 4,
+    "search.total_tokens": 80,
+    "train.updates": 4,
+    "train.questions": 3,
+    "train.learning_rate": 1e-3,
+    "train.checkpoint_every": 1,
+}
+
+
+def config_of(**changed: Any) -> Config:
+    return load_config(None, {**SMALL, **{key.replace("__", "."): value for key, value in changed.items()}})
+
+
+def trained(config: Config, folder: Path, stop_after: int | None = None) -> list[Any]:
+    folder.mkdir(exist_ok=True)
+    seen: list[Any] = []
+    with TrainingRun(config, folder) as run:
+        for event in run.updates():
+            seen.append(event)
+            if isinstance(event, UpdateDone) and event.update == stop_after:
+                break
+    return seen
+
+
+def told(event: UpdateDone) -> dict[str, float]:
+    """Return the statistics of an update without those that depend on time."""
+    return {name: number for name, number in event.numbers.items() if name != "tokens_per_second"}
+
+
+def weights_of(folder: Path, update: int) -> bytes:
+    return (folder / "checkpoints" / f"update-{update:08d}" / "model.safetensors").read_bytes()
+
+
+def state_of(folder: Path, update: int) -> bytes:
+    return (folder / "checkpoints" / f"update-{update:08d}" / "training.safetensors").read_bytes()
+
+
+def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+    config = config_of(train__kl_weight=0.02, train__schedule="cosine", train__warmup_updates=2)
+    whole = trained(config, tmp_path / "whole")
+    # Stopped before the checkpoint of the second update: that update is made again.
+    trained(config, tmp_path / "stopped", stop_after=2)
+    rest = trained(config, tmp_path / "stopped")
+    assert [event.update for event in rest] == [2, 3, 4]
+    assert weights_of(tmp_path / "stopped", 4) == weights_of(tmp_path / "whole", 4)
+    assert state_of(tmp_path / "stopped", 4) == state_of(tmp_path / "whole", 4)
+    assert weights_of(tmp_path / "whole", 4) != weights_of(tmp_path / "whole", 3)
+    for before, after in zip(whole[1:], rest, strict=True):
+        assert (told(before), before.samples) == (told(after), after.samples)
+
+
+def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_first(tmp_path: Path) -> None:
+    first = trained(config_of(train__updates=1, train__kl_weight=0.1), tmp_path / "run")[0]
+    assert first.numbers["ratio_low"] == pytest.approx(1, abs=1e-4)
+    assert first.numbers["ratio_high"] == pytest.approx(1, abs=1e-4)
+    assert first.numbers["kl"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train.algorithm": "ppo"},
+        {"train.algorithm": "gspo", "train.mini_batches": 2, "train.epochs": 2},
+        {"train.method": "lora", "train.kl_weight": 0.1},
+        {"search.strategy": "fixed_tree", "search.branches": [4, 2], "task.grade": 3, "search.total_tokens": 160},
+    ],
+)
+def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, Any], tmp_path: Path) -> None:
+    config = load_config(None, {**SMALL, "train.updates": 2, **changed})
+    trained(config, tmp_path / "whole")
+    trained(config, tmp_path / "stopped", stop_after=2)
+    trained(config, tmp_path / "stopped")
+    name = "adapter_model.safetensors" if config.train.method == "lora" else "model.safetensors"
+    last, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "stopped"))
+    assert again.read_bytes() == last.read_bytes()
+    began = load_file(str(Path(resolve("seedling")) / "model.safetensors"))
+    assert any(not torch.equal(tensor, began.get(name, tensor * 0)) for name, tensor in load_file(last).items())
+
+
+def test_evaluations_ask_test_questions_only(tmp_path: Path) -> None:
+    seen = trained(config_of(train__updates=2, train__eval_every=2, train__eval_questions=5), tmp_path / "run")
+    evaluated = [event for event in seen if isinstance(event, Evaluated)]
+    assert [(event.update, event.questions) for event in evaluated] == [(0, 5), (2, 5)]
+
+
+def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
+    rewards = tmp_path / "same.py"
+    rewards.write_text("def same(solution):\n    return 0.5\n")
+    config = config_of(train__rewards={f"{rewards}:same": 1.0}, train__stop_without_signal=3)
+    with pytest.raises(RunError, match="in the last 3 updates all responses to a question had the same reward"):
+        trained(config, tmp_path / "run")
+    events = list(read_events(tmp_path / "run"))
+    assert [event.about for event in events if isinstance(event, Noticed)] == ["signal"]
+    assert all(event.numbers["steps"] == 0 for event in events if isinstance(event, UpdateDone))
+
+
+def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
+    seen = trained(config_of(train__updates=1, search__total_tokens=5), tmp_path / "run")
+    assert ["100% of the responses were cut" in event.text for event in seen if isinstance(event, Noticed)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"search.width": 1}, "grpo compares the responses to one question with each other and needs 2 or more"),
+        ({"policy.temperature": 0.0}, "policy.temperature is 0: all responses to a question would be the same"),
+        ({"policy.quantize": "int8"}, "quantized weights cannot be trained"),
+        ({"train.kl_weight": 0.1, "train.reference": "none"}, "train.kl_weight asks for a reference policy"),
+        ({"train.rewards": {"score": 1.0}, "reward.model": None}, "there is no reward model"),
+        (
+            {"search.strategy": "fixed_tree", "search.branches": [2, 2], "train.algorithm": "ppo"},
+            "ppo has a critic of its own, set it to flat",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check_training(load_config(None, {**SMALL, **changed}))
+
+
+def test_fewer_questions_than_an_update_takes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.questions is 30, and ladder has 20 questions to train on"):
+        trained(config_of(train__questions=30), tmp_path)
+
+
+def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path) -> None:
+    before = config_of()
+    check_same_run(tmp_path, before, config_of(train__updates=9, train__eval_every=2))
+    with pytest.raises(RunError, match=r"was started with train.learning_rate 0.001, and would go on with 0.1"):
+        check_same_run(tmp_path, before, config_of(train__learning_rate=0.1))
+    with pytest.raises(RunError, match="was started with seed 0"):
+        check_same_run(tmp_path, before, config_of(seed=1))
+
+
+def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
+    config = config_of(train__updates=1)
+    trained(config, tmp_path / "run")
+    lora = load_config(config, {"train.method": "lora", "train.updates": 2})
+    with pytest.raises(PalmetteError, match="does not fit the policy|of another model"):
+        trained(lora, tmp_path / "run")
+
+
+def test_a_checkpoint_is_a_model_that_search_can_use(tmp_path: Path) -> None:
+    trained(config_of(train__updates=1), tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "update-00000001"
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "llama"
+    from palmette import Searcher
+
+    with Searcher(str(folder), None, settings={"task.format": "ladder"}, width=2, total_tokens=60) as searcher:
+        assert searcher.search("3*4+5").tokens > 0

@@ -1,0 +1,134 @@
+"""Reward functions are called as TRL and verl call them; one that fails stops the run or is left out and counted."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palmette.errors import ConfigError, RunError
+from palmette.tasks.task import Question
+from palmette.train.rewards.rewards import Rewards, find_reward
+from palmette.train.rollout.responses import Response
+
+pytestmark = pytest.mark.unit
+
+FUNCTIONS = """
+import asyncio, time
+
+def trl(prompts, completions, level, **kwargs):
+    assert prompts[0][0]["role"] == "user" and kwargs["completion_ids"] == [[7, 8], [7]]
+    return [len(completion[0]["content"]) * number for completion, number in zip(completions, level)]
+
+async def trl_async(completions, answer):
+    await asyncio.sleep(0)
+    return [float(completion[0]["content"] == right) for completion, right in zip(completions, answer)]
+
+def trl_partly(completions):
+    return [None, 2.0]
+
+def verl(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(solution_str == ground_truth) + extra_info["bonus"], "of": data_source}
+
+def own(solution, reference):
+    return solution == reference
+
+def raises(solution):
+    raise ZeroDivisionError("no luck")
+
+def nan(solution):
+    return float("nan")
+
+def slow(solution):
+    time.sleep(30)
+
+def too_few(completions):
+    return [1.0]
+"""
+
+
+@pytest.fixture(name="file")
+def file_of_functions(tmp_path: Path) -> str:
+    path = tmp_path / "my_rewards.py"
+    path.write_text(FUNCTIONS)
+    return str(path)
+
+
+def responses() -> list[Response]:
+    columns: dict[str, Any] = {"level": 3, "data_source": "here", "extra_info": {"bonus": 0.5}}
+    question = Question("q", ({"role": "user", "content": "2+2?"},), "4", {"columns": columns})
+    return [
+        Response(question, 1, "4", (7, 8), (-0.1, -0.2), "4", False, 1.0, 0.25),
+        Response(question, 2, "55", (7,), (-0.3,), None, True, 0.0, None),
+    ]
+
+
+def rewards(names: dict[str, float], on_error: Any = "stop", seconds: float = 60.0) -> Rewards:
+    return Rewards(names, seconds=seconds, on_error=on_error)
+
+
+def test_functions_of_trl_get_batches_with_columns(file: str) -> None:
+    assert rewards({f"{file}:trl": 1.0}).of(responses()).totals == [3.0, 6.0]
+
+
+def test_async_functions_of_trl_are_awaited(file: str) -> None:
+    assert rewards({f"{file}:trl_async": 2.0}).of(responses()).totals == [2.0, 0.0]
+
+
+def test_functions_of_verl_get_one_response_and_may_return_a_table(file: str) -> None:
+    assert rewards({f"{file}:verl": 1.0}).of(responses()).totals == [1.5, 0.5]
+
+
+def test_functions_may_name_solution_and_reference(file: str) -> None:
+    assert rewards({f"{file}:own": 1.0}).of(responses()).totals == [1.0, 0.0]
+
+
+def test_several_rewards_are_summed_with_their_weights_and_none_is_left_out(file: str) -> None:
+    found = rewards({"judge": 1.0, "score": 4.0, f"{file}:trl_partly": 0.5}).of(responses())
+    # 1 x 1 + 4 x 0.25, the function says nothing; 1 x 0 + 0.5 x 2, no score.
+    assert found.totals == [2.0, 1.0]
+    assert found.parts["score"] == [0.25, None]
+
+
+def test_a_response_that_nothing_rewards_has_no_reward() -> None:
+    assert rewards({"score": 1.0}).of(responses()).totals == [0.25, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("raises", "ZeroDivisionError: no luck"),
+        ("nan", "a reward is a finite number or None"),
+        ("too_few", "returned 1 rewards for 2 completions"),
+    ],
+)
+def test_a_reward_that_fails_stops_the_run_with_the_response_shown(file: str, name: str, told: str) -> None:
+    with pytest.raises(RunError, match=told) as raised:
+        rewards({f"{file}:{name}": 1.0}).of(responses())
+    assert "The response: '4'" in str(raised.value)
+
+
+def test_a_reward_that_takes_too_long_stops_the_run(file: str) -> None:
+    with pytest.raises(RunError, match=r"longer than train.reward_seconds 0.05"):
+        rewards({f"{file}:slow": 1.0}, seconds=0.05).of(responses())
+
+
+def test_failures_are_left_out_and_counted_where_the_config_says_so(file: str) -> None:
+    found = rewards({"judge": 1.0, f"{file}:raises": 1.0}, on_error="skip").of(responses())
+    assert (found.totals, found.failed) == ([1.0, 0.0], 2)
+
+
+def test_rewards_that_cannot_be_imported_are_told_before_training(file: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no file"):
+        find_reward(f"{tmp_path / 'none.py'}:reward")
+    with pytest.raises(ConfigError, match="Did you mean 'trl_async'"):
+        find_reward(f"{file}:trl_asnyc")
+    with pytest.raises(ConfigError, match="Did you mean 'judge'"):
+        find_reward("jugde")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name")
+    with pytest.raises(ConfigError, match="cannot be imported: ModuleNotFoundError"):
+        find_reward(f"{broken}:reward")
+    with pytest.raises(ConfigError, match="not a function"):
+        find_reward("sys:version")
+    assert "palmette_reward_my_rewards" in sys.modules
