@@ -271,6 +271,17 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Tested:
+    """A test on rows that were held out of training, after so many updates: statistics by name, such as `loss`."""
+
+    kind: ClassVar[str] = "tested"
+    update: Count
+    rows: Count
+    numbers: dict[str, float]
+    seconds: Amount
+
+
+@dataclass(frozen=True)
 class Noticed:
     """Something about a training run that its user should know, after so many updates."""
 
@@ -303,6 +314,7 @@ Event = (
     | MemoryTimeline
     | UpdateDone
     | Evaluated
+    | Tested
     | Noticed
     | CheckpointWritten
 )

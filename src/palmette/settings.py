@@ -297,6 +297,36 @@ class TrainSettings(Settings):
         return bool(self.options.get("kl_weight", 0.0))
 
 
+class DataSettings(Settings):
+    """Rows that a model is trained on: where they are, how often they are learned from, how many at a time.
+
+    `batch_tokens` is how large an update is at most, but for its last row. `most_tokens` null is the model's context.
+    """
+
+    data: str | None = Field(None, min_length=1)
+    epochs: int = Field(1, ge=1, le=65_536)
+    batch_tokens: int = Field(16_384, ge=1, le=_LARGEST_COUNT)
+    most_tokens: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
+    too_long: Literal["refuse", "skip"] = "refuse"
+    test_share: float = Field(0.0, ge=0, le=0.5)
+
+
+class SftSettings(DataSettings):
+    """What `palmette sft` trains on: rows of prompt and completion, or of messages."""
+
+
+class PrmSettings(DataSettings):
+    """What `palmette train-prm` trains on: rows of steps with labels, or questions whose steps are labeled first.
+
+    With `questions` the policy solves so many questions of the task, and rollouts from each step give its label: `hard`
+    is 1 if any of them is correct, `soft` the share that is.
+    """
+
+    questions: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
+    labels: Literal["hard", "soft"] = "hard"
+    separator: Annotated[str, AfterValidator(_with_line_breaks)] = Field("\n", min_length=1)
+
+
 def reads_model(score: str) -> bool:
     """Tell whether a way to score reads the reward model; any other name stands for a scorer of its own."""
     return score == "auto" or score in registry.built_ins("scorer")
@@ -314,6 +344,8 @@ class Config(Settings):
     search: SearchSettings = SearchSettings()
     memory: MemorySettings = MemorySettings()
     train: TrainSettings = TrainSettings()
+    sft: SftSettings = SftSettings()
+    prm: PrmSettings = PrmSettings()
     _given: tuple[object, ...] = PrivateAttr(())
 
     @property

@@ -45,7 +45,7 @@ def test_a_module_that_imports_torch_has_it_loaded_with_quiet_threads_first() ->
             elif isinstance(node, ast.ImportFrom):
                 imported.append(node.module or "")
         if {"torch", "transformers"} & {name.split(".")[0] for name in imported}:
-            assert imported[0] == "palmette.quiet_torch", f"{path} imports {imported[0]} before"
+            assert imported[0] == "palmette.quiet_torch", f"{path}: import palmette.quiet_torch first, as others do"
 
 
 def test_the_settings_of_algorithms_and_credit_import_no_torch() -> None:

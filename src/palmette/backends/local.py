@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.blocking import expand_all
@@ -285,13 +285,18 @@ def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:
-    """Return the most tokens that a model takes, None if its config names no limit.
+    """Return the most tokens that a model takes, None if its config names no limit; see `context_of`."""
+    return context_of(model.config)
+
+
+def context_of(model_config: PretrainedConfig) -> int | None:
+    """Return the most tokens that a model of this config takes, None if it names no limit.
 
     RoPE variants that change the rotation of all positions for longer texts (dynamic scaling, LongRoPE) are limited to
     their original length: cached keys must stay valid, and one forward pass holds rows of all lengths. Llama 4 is
     limited to where its attention temperature begins to change: its code counts that by the index in a forward pass.
     """
-    config = model.config.get_text_config()
+    config = model_config.get_text_config()
     candidates = [getattr(config, "max_position_embeddings", None)]
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in (rope, *rope.values()):

@@ -13,8 +13,10 @@ from palmette.commands.plan import plan
 from palmette.commands.plugins import plugins
 from palmette.commands.report import report
 from palmette.commands.search import search
+from palmette.commands.sft import sft
 from palmette.commands.sweep import demo, sweep
 from palmette.commands.train import train
+from palmette.commands.train_prm import train_prm
 from palmette.errors import PalmetteError
 from palmette.units import nearest, one_line
 
@@ -25,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, sweep, demo, train, evaluate, report, models, plugins, grade):
+for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, report, models, plugins, grade):
     app.command()(command)
 
 _OTHER_WORDS = {

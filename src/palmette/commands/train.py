@@ -2,15 +2,15 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from palmette.commands import flags
+from palmette.commands.training_run import Page, config_of
 from palmette.commands.training_table import TrainingTable
-from palmette.errors import ConfigError, RunError, StoppedError
+from palmette.errors import StoppedError
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
 
@@ -47,54 +47,35 @@ def train(
         "memory.devices": devices,
     }
     overrides = flags.overrides_of(given, settings)
-    config, folder, is_new = _folder_of(run, overrides, resume, dry_run=dry_run)
+    config, goes_on = config_of(run, overrides, resume, _complete)
     if dry_run:
         _preview(config)
         return
-    assert folder is not None
-    _train(config, folder, is_new=is_new, as_json=as_json)
+    _train(config, goes_on, as_json=as_json)
 
 
-def _folder_of(
-    file: Path | None, overrides: dict[str, Any], resume: Path | None, *, dry_run: bool
-) -> tuple["Config", Path | None, bool]:
-    """Return the run's config, its folder (None for a dry run), and whether it is a new one."""
-    from palmette.config import load_config
-    from palmette.event_log import FILE_NAME
-    from palmette.run.folder import anchored, new_folder, run_config
-    from palmette.run.training_checks import check_same_run, check_training, training_config
+def _complete(config: "Config") -> "Config":
+    from palmette.run.training_checks import check_training, training_config
 
-    if resume is not None:
-        if file is not None:
-            raise ConfigError(f"--resume continues a run with the config it has: leave {file} out")
-        config = run_config(resume)
-        if overrides:
-            changed = load_config(config, overrides)
-            check_same_run(resume, config, changed)
-            config = changed
-        return config, resume, False
-    config = load_config(file, overrides)
-    check_training(training_config(config))
-    if dry_run:
-        return config, None, True
-    if config.out is not None and (Path(config.out) / FILE_NAME).exists():
-        folder = Path(config.out)
-        check_same_run(folder, run_config(folder), anchored(config))
-        return anchored(config), folder, False
-    return anchored(config), new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}"), True
+    config = training_config(config)
+    check_training(config)
+    return config
 
 
-def _train(config: "Config", folder: Path, *, is_new: bool, as_json: bool) -> None:
+def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
+    from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
 
+    folder = goes_on or new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}")
+    config = anchored(config)
     print(_cost(config, folder), file=sys.stderr)
     table = TrainingTable(config.train.updates)
-    page = _Page(folder)
+    page = Page(folder)
     try:
         with TrainingRun(config, folder) as training, table:
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
-            if not is_new:
+            if goes_on is not None:
                 print(f"goes on after update {training.progress.update}", file=sys.stderr)
             training.listen(table.tokens)
             for event in training.updates():
@@ -113,33 +94,6 @@ def _train(config: "Config", folder: Path, *, is_new: bool, as_json: bool) -> No
             print(f"policy  {one_line_path(last)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
-
-
-class _Page:
-    """The report of a run that goes on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "report.html"
-        self._folder = folder
-        self._written = time.monotonic()
-        self._seconds = 0.0
-
-    def write(self) -> None:
-        """Write the page of everything that is recorded. Raises RunError where it cannot be written."""
-        from palmette.report.training.page import write_training_page
-
-        begun = time.monotonic()
-        write_training_page([self._folder], self.path)
-        self._written = time.monotonic()
-        self._seconds = self._written - begun
-
-    def write_if_cheap(self) -> None:
-        """Write the page if that takes less than 2% of the time since it was written last; tell if it cannot be."""
-        if self._seconds < 0.02 * (time.monotonic() - self._written):
-            try:
-                self.write()
-            except RunError as error:
-                print(f"palmette: {one_line(str(error), 300)}", file=sys.stderr)
 
 
 def _cost(config: "Config", folder: Path) -> str:
@@ -163,9 +117,8 @@ def _preview(config: "Config") -> None:
     from palmette.commands.plan import show_plan
     from palmette.commands.training_table import batch_lines, cost_lines
     from palmette.run.train import TrainingRun
-    from palmette.run.training_checks import training_config
 
-    show_plan(training_config(config), train=True, server="sglang", predict=False, as_json=False, page=None)
+    show_plan(config, train=True, server="sglang", predict=False, as_json=False, page=None)
     console = Console()
     with TemporaryDirectory() as folder, TrainingRun(config, Path(folder)) as training:
         for note in training.notes:

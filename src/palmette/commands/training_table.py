@@ -2,18 +2,21 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from palmette.events import Evaluated, Noticed, UpdateDone
+from palmette.events import Evaluated, Noticed, Tested, UpdateDone
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
 _SHOWN_UPDATES = 12
-_COLUMNS = {
+Columns = Mapping[str, tuple[str, str]]
+"""Statistics that are shown by name, each with its heading and how its number is written."""
+
+COLUMNS: Columns = {
     "reward": ("reward", "{:.3f}"),
     "signal_share": ("signal", "{:.0%}"),
     "kl": ("KL", "{:.4f}"),
@@ -24,18 +27,29 @@ _COLUMNS = {
     "ratio": ("ratio", "{:.5f}"),
     "gradient_norm": ("gradient", "{:.3g}"),
 }
-"""Statistics that are shown, with their headings."""
+ROW_COLUMNS: Columns = {
+    "epoch": ("epoch", "{:.2f}"),
+    "loss": ("loss", "{:.4f}"),
+    "gradient_norm": ("gradient", "{:.3g}"),
+    "learning_rate": ("rate", "{:.3g}"),
+    "rows": ("rows", "{:.0f}"),
+    "learned_tokens": ("learned", "{:.0f}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+}
+"""Those of training on rows."""
 
 
 class TrainingTable:
     """Shows updates, evaluations and notices as they come. Its first call starts the clock."""
 
-    def __init__(self, updates: int) -> None:
-        self._updates = updates
+    def __init__(self, updates: int, columns: Columns = COLUMNS) -> None:
+        self.updates = updates
+        self._columns = columns
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
         self._shown: list[UpdateDone] = []
         self._evaluated: list[Evaluated] = []
+        self._tested: dict[str, float] = {}
         self._noticed: dict[str, str] = {}
         self._begun = time.monotonic()
         self._first: int | None = None
@@ -57,12 +71,17 @@ class TrainingTable:
         self._written += count
         self._draw()
 
-    def show(self, event: UpdateDone | Evaluated | Noticed) -> None:
+    def show(self, event: UpdateDone | Evaluated | Tested | Noticed) -> None:
         """Show an event of the run; a notice of one kind is told once until its text changes."""
         if isinstance(event, Noticed):
             if event.about not in self._noticed:
                 self._print(f"update {event.update}: {one_line(event.text, 300)}")
             self._noticed[event.about] = event.text
+        elif isinstance(event, Tested):
+            self._tested = event.numbers
+            told = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.numbers.items())
+            rows = f"{event.rows} rows, {format_seconds(event.seconds)}"
+            self._print(f"update {event.update}: on rows held out: {told} ({rows})")
         elif isinstance(event, Evaluated):
             self._evaluated.append(event)
             self._print(
@@ -81,7 +100,7 @@ class TrainingTable:
         """Return the last statistics and the last evaluation."""
         last = self._shown[-1].numbers if self._shown else {}
         tested = {"test_single": self._evaluated[-1].single} if self._evaluated else {}
-        return {**last, **tested}
+        return {**last, **tested, **{f"test_{name}": value for name, value in self._tested.items()}}
 
     def _print(self, text: str) -> None:
         if self._console.is_terminal:
@@ -98,35 +117,36 @@ class TrainingTable:
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column("update", justify="right")
-        for heading, _ in _COLUMNS.values():
+        for heading, _ in self._columns.values():
             table.add_column(heading, justify="right")
         table.add_column("seconds", justify="right")
         table.add_column("peak", justify="right")
         for event in self._shown:
-            table.add_row(f"{event.update}", *_cells(event), _seconds(event), _peak(event))
+            table.add_row(f"{event.update}", *self._cells(event), _seconds(event), _peak(event))
         return table
 
     def _status(self, now: float) -> str:
         done = self._shown[-1].update if self._shown else 0
         seconds = max(now - self._begun, 1e-9)
-        rate = f"{format_count(self._written)} tokens, {self._written / seconds:,.0f}/s"
-        return f"{done} of {self._updates} updates, {rate}{self._left(now)}"
+        rate = f", {format_count(self._written)} tokens, {self._written / seconds:,.0f}/s" if self._written else ""
+        return f"{done} of {self.updates} updates{rate}{self._left(now)}"
 
     def _left(self, now: float) -> str:
         if not self._shown or self._first is None:
             return ""
         done = self._shown[-1].update
         each = (now - self._begun) / max(1, done - self._first)
-        return f", {format_seconds((self._updates - done) * each)} left"
+        return f", {format_seconds((self.updates - done) * each)} left"
 
     def _line(self, event: UpdateDone) -> str:
-        named = [f"{heading} {cell}" for (heading, _), cell in zip(_COLUMNS.values(), _cells(event), strict=True)]
+        cells = self._cells(event)
+        named = [f"{heading} {cell}" for (heading, _), cell in zip(self._columns.values(), cells, strict=True)]
         left = self._left(time.monotonic())
-        return f"update {event.update}/{self._updates}: {', '.join(named)}, {_seconds(event)}, {_peak(event)}{left}"
+        return f"update {event.update}/{self.updates}: {', '.join(named)}, {_seconds(event)}, {_peak(event)}{left}"
 
-
-def _cells(event: UpdateDone) -> list[str]:
-    return [form.format(event.numbers[name]) if name in event.numbers else "-" for name, (_, form) in _COLUMNS.items()]
+    def _cells(self, event: UpdateDone) -> list[str]:
+        numbers = event.numbers
+        return [form.format(numbers[name]) if name in numbers else "-" for name, (_, form) in self._columns.items()]
 
 
 def _seconds(event: UpdateDone) -> str:

@@ -103,6 +103,9 @@ def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
         name = values[table][key]
         if name and _may_be_path(table, key, name) and os.path.exists(os.path.expanduser(name)):
             values[table][key] = os.path.abspath(os.path.expanduser(name))
+    for table in ("sft", "prm"):
+        if values[table]["data"]:
+            values[table]["data"] = os.path.abspath(os.path.expanduser(values[table]["data"]))
     return check_config(values, {}, "config", strategies=strategies)
 
 

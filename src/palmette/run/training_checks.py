@@ -6,7 +6,7 @@ from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.run.boards import check_boards
 from palmette.run.folder import recorded_values
-from palmette.settings import Config
+from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
 from palmette.units import one_line
 
@@ -31,12 +31,7 @@ def check_training(config: Config) -> None:
     train, policy = config.train, config.policy
     algorithm = algorithm_of(config)
     credit = credit_of(config)
-    if policy.backend != "local":
-        raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local")
-    if policy.quantize != "none":
-        raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
-    if policy.adapter is not None:
-        raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
+    check_policy(policy)
     if policy.temperature == 0:
         raise ConfigError(
             "policy.temperature is 0: all responses to a question would be the same, and none better than another. "
@@ -61,28 +56,51 @@ def check_training(config: Config) -> None:
     check_boards(train.log_to)
 
 
+def check_policy(policy: PolicySettings) -> None:
+    """Raise ConfigError for a policy whose weights cannot be trained."""
+    if policy.backend != "local":
+        raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local")
+    if policy.quantize != "none":
+        raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
+    if policy.adapter is not None:
+        raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
+
+
 def training_config(config: Config) -> Config:
-    """Return the config without a reward model that nothing asks."""
+    """Return the config of reinforcement learning: without a reward model that nothing asks, without rows of files."""
     names = (config.search.strategy, config.train.eval_strategy)
     strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
+    config = config.model_copy(update={"sft": SftSettings(), "prm": PrmSettings()})
     if "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies):
         return config
+    return without_reward(config)
+
+
+def without_reward(config: Config) -> Config:
+    """Return the config without a reward model."""
     return config.model_copy(update={"reward": config.reward.model_copy(update={"model": None, "score": "head"})})
 
 
 _MAY_CHANGE = {
-    "updates", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_questions", "eval_task", "eval_strategy",
-    "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens", "log_to",
+    "train": {
+        "updates", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_questions", "eval_task", "eval_strategy",
+        "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens", "log_to",
+    },
+    "sft": {"epochs"},
+    "prm": {"epochs"},
 }  # fmt: skip
-"""Settings of `train` with which a run may go on that was started with others. Those that change rounding alone too."""
+"""Settings with which a run may go on that was started with others. Those that change rounding alone too."""
 
 
 def check_same_run(folder: Path, recorded: Config, config: Config) -> None:
-    """Raise RunError where a run would go on with other settings than it was started with."""
-    before, now = recorded_values(training_config(recorded)), recorded_values(training_config(config))
-    for table in ("policy", "reward", "task", "embedder", "search", "train"):
+    """Raise RunError where a run would go on with other settings than it was started with.
+
+    Both configs are complete, as `training_config` or `row_config` returns them.
+    """
+    before, now = recorded_values(recorded), recorded_values(config)
+    for table in ("policy", "reward", "task", "embedder", "search", "train", "sft", "prm"):
         for key, value in before[table].items():
-            if now[table].get(key) != value and not (table == "train" and key in _MAY_CHANGE):
+            if now[table].get(key) != value and key not in _MAY_CHANGE.get(table, ()):
                 was, told = (one_line(repr(shown), 80) for shown in (value, now[table].get(key)))
                 raise RunError(
                     f"{folder} was started with {table}.{key} {was}, and would go on with {told}: give what it was "

@@ -2,10 +2,9 @@
 
 import hashlib
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from palmette.errors import RunError
@@ -14,6 +13,7 @@ from palmette.search.result import SearchResult
 from palmette.settings import Aggregate, TrainSettings
 from palmette.tasks.task import Question
 from palmette.train.notices import notices_of
+from palmette.train.phases import TimedPhases
 from palmette.train.rewards.rewards import Rewards
 from palmette.train.rollout.credits import GivesCredit
 from palmette.train.rollout.groups import Group, make_groups
@@ -101,7 +101,7 @@ def next_update(
     parts: TrainingParts, settings: TrainSettings, progress: Progress, *, seed: int, aggregate: Aggregate
 ) -> UpdateDone:
     """Make one update and set `progress` to where it has led."""
-    timed = _Timed(parts.phase)
+    timed = TimedPhases(parts.phase)
     with timed("rollout"):
         groups, draws, failed = _roll_out(parts, settings, progress, seed, aggregate)
     used = [group for group in groups if group.has_signal] if parts.credit.most_draws > 1 else groups
@@ -144,7 +144,7 @@ def _roll_out(
     return groups, draws, failed
 
 
-def _samples(parts: TrainingParts, groups: Sequence[Group], timed: "_Timed") -> list[Sample]:
+def _samples(parts: TrainingParts, groups: Sequence[Group], timed: TimedPhases) -> list[Sample]:
     """Return the samples of an update with their advantages, and what reference and critic say of their tokens."""
     samples = parts.credit.bare(groups)
     if samples and parts.reference is not None:
@@ -177,21 +177,6 @@ def _with_signal(groups: Sequence[Group]) -> int:
 def _rollout_seed(seed: int, update: int, draw: int) -> int:
     digest = hashlib.blake2b(f"{seed}\0{update}\0{draw}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-@dataclass
-class _Timed:
-    """Meters phases and keeps the seconds of each."""
-
-    phase: Callable[[str], AbstractContextManager[None]]
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        with self.phase(name):
-            yield
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - begun, 3)
 
 
 def _recorded(parts: TrainingParts, event: "Shown") -> "Shown":

@@ -22,7 +22,7 @@ from palmette.zoo.resolve import check_model_name, fetch, is_hub_id, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -39,6 +39,29 @@ def load_policy(
     BackendError where the weights are damaged, pickled or incomplete.
     """
     return _load_causal(name, _local_folder(name, "policy"), "policy", adapter, dtype, quantize, device)
+
+
+def load_tokenizer(name: str) -> "tuple[PreTrainedTokenizerBase, PretrainedConfig]":
+    """Return the tokenizer of a policy and the config of its model; no weight is read. Raises as `load_policy` does."""
+    from transformers import AutoConfig
+
+    folder = _local_folder(name, "policy")
+    read_json(folder / "config.json")
+    tokenizer = _tokenizer_in(folder, name, "policy")
+    with quiet(), as_backend_error(f"cannot load {name} as policy"):
+        return tokenizer, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def _tokenizer_in(folder: Path, name: str, role: Role) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        raise BackendError(f"{folder} has no tokenizer: copy the tokenizer.json of its base model there")
+    with quiet(), as_backend_error(f"cannot load {name} as {role}"):
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    return found
 
 
 def load_likelihood_model(
@@ -112,18 +135,14 @@ def _local_folder(name: str, role: Role, *, by_likelihood: bool = False) -> Path
 def _load(
     auto_class: Any, name: str, folder: Path, role: Role, adapter: str | None, dtype: str, quantize: str, device: str
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    from transformers import AutoTokenizer
-
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype '{dtype}' is unknown: use one of {', '.join(_DTYPES)}")
     device = _usable_device(device)
     _check_quantize(quantize, device)
     read_json(folder / "config.json")
     check_weights(folder)
-    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        raise BackendError(f"{folder} has no tokenizer: copy the tokenizer.json of its base model there")
+    tokenizer = _tokenizer_in(folder, name, role)
     with quiet(), as_backend_error(f"cannot load {name} as {role}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         model, found = auto_class.from_pretrained(
             folder,
             dtype=_DTYPES[dtype],

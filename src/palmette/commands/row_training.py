@@ -1,0 +1,53 @@
+"""Runs training on rows and shows it: what `palmette sft` and `palmette train-prm` have in common."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from palmette.commands.training_run import Page
+from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
+from palmette.errors import StoppedError
+from palmette.events import Tested
+from palmette.units import one_line, one_line_path
+
+if TYPE_CHECKING:
+    from palmette.run.row_checks import Table
+    from palmette.settings import Config
+
+_COMMANDS = {"sft": "sft", "prm": "train-prm"}
+_TRAINED = {"sft": "policy", "prm": "reward"}
+
+
+def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
+    """Train on rows in a new folder, or go on in this one; show updates, tests and where everything is."""
+    from palmette.run.folder import anchored, new_folder
+    from palmette.run.train_rows import PrmRun, SftRun
+
+    folder = goes_on or new_folder(config, f"{table}-{Path(config.policy.model).name}")
+    print(f"events and checkpoints in {one_line_path(folder)}", file=sys.stderr)
+    page = Page(folder)
+    try:
+        kind = SftRun if table == "sft" else PrmRun
+        with kind(anchored(config), folder) as training, TrainingTable(0, ROW_COLUMNS) as shown:
+            shown.updates = training.config.train.updates
+            for note in training.notes:
+                print(one_line(note, 300), file=sys.stderr)
+            if goes_on is not None:
+                print(f"goes on after update {training.progress.update}", file=sys.stderr)
+            for event in training.updates():
+                shown.show(event)
+                if isinstance(event, Tested):
+                    page.write_if_cheap()
+            last = training.last_checkpoint()
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped; continue with: palmette {_COMMANDS[table]} --resume {folder}") from None
+    if as_json:
+        told = {"run": str(folder), _TRAINED[table]: str(last), "report": str(page.path), **shown.summary()}
+        print(json.dumps(told, indent=2))
+    else:
+        print(f"run     {one_line_path(folder)}")
+        if last is not None:
+            print(f"{_TRAINED[table]:<7} {one_line_path(last)}")
+        print(f"report  {one_line_path(page.path)}")
+    page.write()

@@ -1,0 +1,119 @@
+"""A model that is trained: loaded, made trainable in full or by LoRA, with its learner, saved to checkpoints."""
+
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palmette.errors import RunError
+from palmette.settings import Config
+from palmette.train.checkpoints.store import Checkpoint
+from palmette.train.learner import Learner, Savings
+from palmette.train.loss import LossSettings, PolicyLoss
+from palmette.train.model_parts import train_all, train_lora
+from palmette.train.optimizer import AdamSettings
+from palmette.train.samples import Sample
+from palmette.train.value_head import ValueHead
+from palmette.units import describe_error
+from palmette.zoo.foreign import quiet
+from palmette.zoo.load import load_policy
+
+
+class TrainedModel:
+    """A causal language model with the weights that are trained: `trained` is the model, or the model with adapters.
+
+    `checkpoint` is the one to go on from, None to start from `policy.model`. A subclass calls `_make_learner` when it
+    has everything else.
+    """
+
+    learner: Learner
+
+    def __init__(self, config: Config, checkpoint: Checkpoint | None) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+        self.model, self.tokenizer = self._load()
+        self.trained: Any
+        self.value_head: ValueHead | None = None
+        train = config.train
+        if train.method == "full":
+            self.trained = train_all(self.model)
+            return
+        targets = None if train.lora_targets == "all" else train.lora_targets.split(",")
+        with _own_generator(config.seed):
+            self.trained = train_lora(self.model, rank=train.lora_rank, targets=targets)
+        if checkpoint is not None:
+            _load_adapter(self.trained, self._adapter_folder(checkpoint.folder))
+
+    def _load(self) -> tuple[Any, Any]:
+        """Return the model and its tokenizer: the base, or with full training that of the checkpoint."""
+        is_whole = self._config.train.method == "full" and self._checkpoint is not None
+        policy = self._config.policy
+        source = str(self._checkpoint.folder) if is_whole and self._checkpoint is not None else policy.model
+        return load_policy(source, dtype=policy.dtype, device=policy.device)
+
+    def _adapter_folder(self, folder: Path) -> Path:
+        """Return where in the folder of a checkpoint the adapter is."""
+        return folder
+
+    def _new_value_head(self) -> ValueHead:
+        config = self.model.config.get_text_config()
+        return ValueHead(config.hidden_size, dtype=self.model.dtype).to(self.model.device)
+
+    def _make_learner(
+        self, *, policy_loss: PolicyLoss, loss: LossSettings | None = None, temperature: float = 1.0
+    ) -> None:
+        """Make the learner, with the value head if there is one, in the state of the checkpoint."""
+        train = self._config.train
+        self.learner = Learner(
+            self.trained,
+            loss=loss,
+            policy_loss=policy_loss,
+            adam=AdamSettings(
+                learning_rate=train.learning_rate,
+                weight_decay=train.weight_decay,
+                max_norm=train.max_norm,
+                state_dtype=train.optimizer_dtype,
+                seed=self._config.seed,
+            ),
+            savings=Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer),
+            temperature=temperature,
+            sharing=train.sharing,
+            value_head=self.value_head,
+        )
+        if self._checkpoint is not None:
+            self.learner.load_state_dict(self._checkpoint.tensors())
+
+    def most_tokens(self, samples: Sequence[Sample]) -> int:
+        """Return the most tokens of a forward and backward pass over these samples: a sample is never cut."""
+        return max(self._config.train.micro_batch_tokens, *(sample.fed_tokens for sample in samples))
+
+    def save(self, folder: Path) -> None:
+        """Write the model as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""
+        with quiet():
+            self.trained.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _load_adapter(model: Any, folder: Path) -> None:
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    try:
+        set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise RunError(f"{folder}: the adapter does not fit the policy: {describe_error(error)}") from error
+
+
+@contextmanager
+def _own_generator(seed: int) -> Iterator[None]:
+    """Draw from a seed of the run's own inside the block: peft initializes adapters from torch's global generator."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,1 @@
+"""Training on rows of a file: solutions to imitate, steps with labels to score."""
