@@ -1,5 +1,6 @@
 """The house keeps its promises: a diagram that cannot rot, slim imports, no rooms without a name."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -33,6 +34,18 @@ def test_importing_palmette_and_its_commands_imports_no_torch() -> None:
 def test_the_search_parts_import_no_torch() -> None:
     names = ", ".join(f"palmette.search.{path.stem}" for path in (PACKAGE / "search").glob("*.py"))
     assert "torch" not in loaded_by(f"import {names}")
+
+
+def test_a_module_that_imports_torch_has_it_loaded_with_quiet_threads_first() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        imported: list[str] = []
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                imported += [name.name for name in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported.append(node.module or "")
+        if {"torch", "transformers"} & {name.split(".")[0] for name in imported}:
+            assert imported[0] == "palmette.quiet_torch", f"{path}: import palmette.quiet_torch first, as others do"
 
 
 def test_the_settings_of_algorithms_and_credit_import_no_torch() -> None:

@@ -8,6 +8,8 @@ one batch S segments, N readers of each, L slots of each; J segments on a query'
 of which the last takes what padding writes.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

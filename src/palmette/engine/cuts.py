@@ -3,6 +3,8 @@
 Shapes: R rows, V vocabulary, K candidates, the most likely first.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 Shapes: R rows, P pieces, V vocabulary.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Products of a few rows with large weights, in the order in which the CPU's library reads the weights fastest."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -3,6 +3,8 @@
 Shapes: G KV heads, C slots (one for each token that the pool can hold), W head width, T tokens of a tick.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Shapes: R rows, V vocabulary, B blocks of the vocabulary, K candidates.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Sets how many threads torch uses in a forward pass while other processes need the cores."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import os
 import time
 from collections.abc import Callable, Iterator

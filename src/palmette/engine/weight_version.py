@@ -1,5 +1,7 @@
 """Notices when a model's weights have changed, by its tensors, torch's version counters and PEFT's state."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import weakref
 from copy import copy
 from typing import Any

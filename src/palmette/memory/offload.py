@@ -3,6 +3,8 @@
 While one layer computes, the next is loaded: from pages of the model's own file, or from copies in host memory.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager

@@ -3,6 +3,8 @@
 On CUDA they are copied from pinned memory on a stream of their own, so that the copy overlaps with the layer before.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import torch
 from torch import nn
 

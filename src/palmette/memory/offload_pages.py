@@ -3,6 +3,8 @@
 Linux only. A dropped page that was never written to is read from the file again when it is accessed.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import ctypes
 import re
 from collections.abc import Iterable

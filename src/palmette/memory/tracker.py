@@ -3,6 +3,8 @@
 Only tensors that torch's dispatcher sees are counted, not the scratch memory inside a kernel.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

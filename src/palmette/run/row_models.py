@@ -1,5 +1,7 @@
 """Models that are trained on rows: a policy that imitates answers, a process reward model that scores steps."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A model that is trained: loaded, made trainable in full or by LoRA, with its learner, saved to checkpoints."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

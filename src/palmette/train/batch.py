@@ -4,6 +4,8 @@ Padding comes after all tokens of a sample and attention is causal, so there is 
 Shapes: R rows, L positions, T response tokens of all rows that count.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

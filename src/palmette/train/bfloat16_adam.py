@@ -6,6 +6,8 @@ nearest number it would stand still. A bfloat16 weight is rounded in the same wa
 Shapes: B numbers of a block of a weight.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import hashlib
 from typing import NamedTuple
 

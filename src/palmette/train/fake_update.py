@@ -1,5 +1,7 @@
 """Predicts the peak memory of an update by running the learner on fake tensors, which take no memory."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

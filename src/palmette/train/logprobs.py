@@ -7,6 +7,8 @@ log-probabilities and of the entropies.
 Shapes: T tokens, C tokens of a chunk, B tokens of a block of it, D hidden size, V vocabulary.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator
 from typing import Any
 

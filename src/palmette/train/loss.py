@@ -3,6 +3,8 @@
 Shapes: T response tokens that count.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

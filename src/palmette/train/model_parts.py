@@ -3,6 +3,8 @@
 Shapes: D hidden size, V vocabulary.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,7 @@
 """AdamW: state in float32 with masters of narrow weights, or in bfloat16; on the model's device or in host memory."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Shapes: R rows, L positions, D hidden size, T response tokens of a micro-batch.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,6 +3,8 @@
 Shapes: T response tokens that count, S samples.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import torch
 
 from palmette.train.token_batch import TokenBatch

@@ -3,6 +3,8 @@
 Shapes: T response tokens that count.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from dataclasses import dataclass
 
 import torch

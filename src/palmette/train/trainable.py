@@ -1,5 +1,7 @@
 """Tells before the first update whether a model computes what the learner assumes, by running it on a few tokens."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from typing import Any
 
 import torch

@@ -3,6 +3,8 @@
 Shapes: T counted response tokens of a pass, P passes, 7 statistics.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 Shapes: T tokens, D hidden size.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import torch
 from torch import nn
 

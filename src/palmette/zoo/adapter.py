@@ -1,5 +1,7 @@
 """PEFT adapters: loaded onto the base model they were trained for, or swapped without loading it again."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

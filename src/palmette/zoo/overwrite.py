@@ -1,5 +1,7 @@
 """Copies new weights over those of a loaded model, all of them or none."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

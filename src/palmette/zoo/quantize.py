@@ -3,6 +3,8 @@
 Shapes: T tokens, I inputs, O outputs.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from abc import ABC, abstractmethod
 

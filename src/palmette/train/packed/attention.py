@@ -7,6 +7,8 @@ Shapes: G KV heads, F query heads per KV head, T slots of a pass, N = T * F, K s
 key, X width of a value; of one tile Q queries, M = Q * F, C keys.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,6 +7,8 @@ the slots above are computed backward once everything below them is done.
 Shapes: P predictions of the slots that are held.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

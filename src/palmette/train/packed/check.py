@@ -3,6 +3,8 @@
 Shapes: T slots, L positions, D hidden size.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from typing import Any
 from weakref import WeakKeyDictionary
 

@@ -3,6 +3,8 @@
 Shapes: T slots of a pass, P predictions of these slots, D hidden size.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Shapes: T tokens that count.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
