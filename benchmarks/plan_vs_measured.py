@@ -75,9 +75,9 @@ _UPDATE = {
     "reward.model": None, "search.strategy": "best_of_n", "memory.prompt_tokens": 64, "train.questions": 2,
     "train.gradient_checkpointing": False,
 }  # fmt: skip
-_SEEDLING = {**_UPDATE, "train.response_tokens": 192, "train.group_size": 16, "train.micro_batch_tokens": 4096}
+_SEEDLING = {**_UPDATE, "search.total_tokens": 192, "search.width": 16, "train.micro_batch_tokens": 4096}
 _SMOLLM2 = {
-    **_UPDATE, "policy.model": "smollm2-135m", "train.response_tokens": 96, "train.group_size": 2,
+    **_UPDATE, "policy.model": "smollm2-135m", "search.total_tokens": 96, "search.width": 2,
     "train.micro_batch_tokens": 320,
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ UPDATES: dict[str, Settings] = {
     "seedling, full": _SEEDLING,
     "seedling, full, checkpointing": {**_SEEDLING, "train.gradient_checkpointing": True},
     "seedling, full, micro-batches of 8,192 tokens": {
-        **_SEEDLING, "train.group_size": 32, "train.micro_batch_tokens": 8192,
+        **_SEEDLING, "search.width": 32, "train.micro_batch_tokens": 8192,
     },
     "seedling, LoRA of rank 16": {**_SEEDLING, "train.method": "lora"},
     "smollm2, full": _SMOLLM2,

@@ -88,7 +88,7 @@ def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_firs
         {"train.algorithm": "ppo"},
         {"train.algorithm": "gspo", "train.mini_batches": 2, "train.epochs": 2},
         {"train.method": "lora", "train.kl_weight": 0.1},
-        {"search.strategy": "fixed_tree", "search.branches": [4, 2], "task.grade": 3, "search.total_tokens": 160},
+        {"search.strategy": "fixed_tree", "search.branches": [2, 2], "task.grade": 3, "search.total_tokens": 160},
     ],
 )
 def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, Any], tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_steps_are_handed_over_when_they_are_done_and_more_can_be_started_meanwh
     done = local.finished()
     shortest = min(len(expected[one].tokens) for one in first)
     assert [one for one, _ in done] == [one for one in first if len(expected[one].tokens) == shortest]
-    assert local.calls == shortest
+    assert local.calls <= shortest  # Fewer where drafted tokens were the ones drawn.
     local.start(later)
     while more := local.finished():
         done += more

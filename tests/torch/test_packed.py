@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from palmette.memory.guard import RunPieces
 from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, TokenLosses
+from palmette.train.loss import LossSettings, PolicyLosses
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs
@@ -304,14 +304,13 @@ def test_values_of_a_critic_are_those_of_the_hidden_states_before_each_token(sha
     model.zero_grad()
     head.zero_grad()
 
-    class Critic(Learner):
-        def _token_losses(self, tokens: TokenBatch) -> TokenLosses:
-            assert tokens.values_T is not None and tokens.returns_T is not None and tokens.old_values_T is not None
-            loss_T = (tokens.values_T - tokens.returns_T).square()
-            nothing_T = torch.zeros_like(loss_T.detach())
-            return TokenLosses(loss_T, nothing_T + 1, nothing_T, nothing_T)
+    def squared_errors(tokens: TokenBatch) -> PolicyLosses:
+        assert tokens.values_T is not None and tokens.returns_T is not None and tokens.old_values_T is not None
+        loss_T = (tokens.values_T - tokens.returns_T).square()
+        nothing_T = torch.zeros_like(loss_T.detach())
+        return PolicyLosses(loss_T, nothing_T + 1, nothing_T)
 
-    learner = Critic(model, value_head=head, sharing=sharing)  # type: ignore[arg-type]
+    learner = Learner(model, value_head=head, policy_loss=squared_errors, sharing=sharing)  # type: ignore[arg-type]
     sums, _ = learner.accumulate(samples, micro_batch_tokens=40)
     assert float(sums[0]) == pytest.approx(expected, rel=1e-6)
     for name, weight in parts:

@@ -119,7 +119,7 @@ def test_the_largest_micro_batch_has_as_many_tokens_as_any_can_have() -> None:
 def test_the_command_marks_what_was_predicted() -> None:
     done = palmette(
         "plan", "--devices", "cpu:24GiB", "--train", "--predict", "--json",
-        "--set", "train.response_tokens=64", "--set", "train.micro_batch_tokens=1024",
+        "--set", "search.total_tokens=64", "--set", "train.micro_batch_tokens=1024",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = json.loads(done.stdout)["devices"][0]["phases"][-1]["lines"]

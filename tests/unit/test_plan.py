@@ -178,7 +178,7 @@ def test_lora_trains_few_parameters_and_chunks_bound_the_logits() -> None:
         "train.method": "lora",
         "train.lora_rank": 8,
         "memory.prompt_tokens": 64,
-        "train.response_tokens": 300,
+        "search.total_tokens": 300,
         "train.micro_batch_tokens": 364,
     }
     plan = plan_run(load_config(None, settings), train=True)[1]

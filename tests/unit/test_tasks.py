@@ -59,7 +59,7 @@ def test_a_broken_line_is_named_even_when_fewer_questions_are_asked(tmp_path: Pa
     ("row", "complaint"),
     [
         ([1], "a row is an object"),
-        ({"answer": "1"}, "needs 'problem', 'question' or 'messages'; found answer"),
+        ({"answer": "1"}, "needs 'problem', 'question', 'prompt' or 'messages'; found answer"),
         ({"question": 5, "answer": "1"}, "'question' is not a text"),
         ({"question": "  ", "answer": "1"}, "'question' is not a text"),
         ({"question": "a"}, "needs 'answer'"),

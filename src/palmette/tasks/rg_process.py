@@ -6,6 +6,7 @@ Some generators iterate over sets: with Python's random hash seed they give othe
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -15,7 +16,7 @@ def main() -> None:
     print(json.dumps(generate(request["generator"], request["seed"], request["count"], request.get("options", {}))))
 
 
-def generate(generator: str, seed: int, count: int, options: dict[str, Any]) -> dict[str, Any]:
+def generate(generator: str, seed: int, count: int, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return `questions` as pairs of question and answer, or why there are none.
 
     `missing`: reasoning-gym cannot be imported; `known`: the names of all generators, if this is none of them; `error`:
@@ -29,7 +30,7 @@ def generate(generator: str, seed: int, count: int, options: dict[str, Any]) -> 
     if generator not in DATASETS:
         return {"known": sorted(DATASETS)}
     try:
-        dataset = reasoning_gym.create_dataset(generator, size=count, seed=seed, **options)
+        dataset = reasoning_gym.create_dataset(generator, size=count, seed=seed, **(options or {}))
         entries = [dataset[index] for index in range(count)]
     except Exception as error:  # noqa: BLE001 - a generator may raise anything; it is reported by its name
         return {"error": f"{type(error).__name__}: {error}"}
