@@ -96,17 +96,15 @@ def tree(seed: int, *, letters: int = 3, count: int = 14, longest: int = 6) -> l
     return samples
 
 
-class Sequences(Learner):
-    """A learner with a loss by sequence, as GSPO's: no token's loss without all log-probabilities of its sample."""
-
-    def _token_losses(self, tokens: TokenBatch) -> TokenLosses:
-        assert tokens.old_T is not None
-        count = int(tokens.sequence_T[-1]) + 1
-        sums = torch.zeros(count, dtype=tokens.logprobs_T.dtype)
-        sums = sums.index_add(0, tokens.sequence_T, tokens.logprobs_T - tokens.old_T)
-        ratios_T = (sums / tokens.sequence_T.bincount()).exp()[tokens.sequence_T]
-        loss_T = -ratios_T * tokens.advantages_T
-        return TokenLosses(loss_T, ratios_T.detach(), torch.zeros_like(loss_T), torch.zeros_like(loss_T))
+def by_sequence(tokens: TokenBatch) -> PolicyLosses:
+    """A loss by sequence, as GSPO's: no token's loss without all log-probabilities of its sample."""
+    assert tokens.old_T is not None
+    count = int(tokens.sequence_T[-1]) + 1
+    sums = torch.zeros(count, dtype=tokens.logprobs_T.dtype)
+    sums = sums.index_add(0, tokens.sequence_T, tokens.logprobs_T - tokens.old_T)
+    ratios_T = (sums / tokens.sequence_T.bincount()).exp()[tokens.sequence_T]
+    loss_T = -ratios_T * tokens.advantages_T
+    return PolicyLosses(loss_T, ratios_T.detach(), torch.zeros_like(loss_T.detach()))
 
 
 def gradients(
@@ -114,12 +112,11 @@ def gradients(
     samples: Sequence[Sample],
     *,
     tokens: int = 10_000,
-    learner: type[Learner] = Learner,
     run_pieces: RunPieces | None = None,
     on_policy: bool = False,
     **options: Any,
 ) -> tuple[dict[str, torch.Tensor], list[float], int]:
-    made = learner(model, loss=LOSS, **options)
+    made = Learner(model, loss=LOSS, **options)
     assert not made.notes
     sums, pieces = made.accumulate(samples, micro_batch_tokens=tokens, run_pieces=run_pieces, on_policy=on_policy)
     found = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}

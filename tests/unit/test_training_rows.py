@@ -140,7 +140,7 @@ def test_measures_of_steps_are_those_worked_out_by_hand() -> None:
     # Logits 0, 2 and -1 with labels 1, 1 and 0: ln 2 = 0.693147, ln(1 + e^-2) = 0.126928, ln(1 + e^-1) = 0.313262.
     found = step_measures([0.0, 2.0, -1.0], [1.0, 1.0, 0.0])
     assert found["loss"] == pytest.approx((0.693147 + 0.126928 + 0.313262) / 3, abs=1e-6)
-    assert (found["accuracy"], found["right_share"], found["auc"]) == (1.0, pytest.approx(2 / 3), 1.0)
+    assert [found["accuracy"], found["right_share"], found["auc"]] == pytest.approx([1.0, 2 / 3, 1.0])
     # A soft label: 0.25 x ln(1 + e^-2) + 0.75 x ln(1 + e^2) = 0.25 x 0.126928 + 0.75 x 2.126928.
     assert step_measures([2.0], [0.25])["loss"] == pytest.approx(1.626928, abs=1e-6)
     assert "auc" not in step_measures([2.0], [0.25])
