@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from palmette.memory.guard import RunPieces
 from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, PolicyLosses
+from palmette.train.loss import LossSettings, PolicyLoss, PolicyLosses
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.optimizer import AdamSettings
 from palmette.train.reference import response_logprobs
@@ -178,17 +178,17 @@ LLAMA = exact(model_of("llama"))
 @given(
     st.builds(tree, st.integers(0, 10**6), letters=st.integers(1, 4), count=st.integers(1, 12)),
     st.integers(0, 30),
-    st.sampled_from([Learner, Sequences]),
+    st.sampled_from([None, by_sequence]),
     st.booleans(),
 )
 def test_any_trie_at_any_limit_has_the_gradients_of_the_rows(
-    samples: list[Sample], more: int, learner: type[Learner], on_policy: bool
+    samples: list[Sample], more: int, loss: PolicyLoss | None, on_policy: bool
 ) -> None:
-    on_policy = on_policy and learner is Learner
-    rows = gradients(LLAMA, samples, sharing="off", learner=learner, on_policy=on_policy)
+    on_policy = on_policy and loss is None
+    rows = gradients(LLAMA, samples, sharing="off", policy_loss=loss, on_policy=on_policy)
     tokens = max(sample.fed_tokens for sample in samples) + more
     for sharing in ("packed", "depth_first", "auto"):
-        found = gradients(LLAMA, samples, tokens=tokens, sharing=sharing, learner=learner, on_policy=on_policy)
+        found = gradients(LLAMA, samples, tokens=tokens, sharing=sharing, policy_loss=loss, on_policy=on_policy)
         assert_same(found, rows, 1e-10)
 
 
