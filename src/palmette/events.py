@@ -271,10 +271,10 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Tested:
+class RowsTested:
     """A test on rows that were held out of training, after so many updates: statistics by name, such as `loss`."""
 
-    kind: ClassVar[str] = "tested"
+    kind: ClassVar[str] = "rows_tested"
     update: Count
     rows: Count
     numbers: dict[str, float]
@@ -314,7 +314,7 @@ Event = (
     | MemoryTimeline
     | UpdateDone
     | Evaluated
-    | Tested
+    | RowsTested
     | Noticed
     | CheckpointWritten
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from palmette.commands.training_run import Page
 from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
 from palmette.errors import StoppedError
-from palmette.events import Tested
+from palmette.events import RowsTested
 from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
                 print(f"goes on after update {training.progress.update}", file=sys.stderr)
             for event in training.updates():
                 shown.show(event)
-                if isinstance(event, Tested):
+                if isinstance(event, RowsTested):
                     page.write_if_cheap()
             last = training.last_checkpoint()
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from palmette.events import Evaluated, Noticed, Tested, UpdateDone
+from palmette.events import Evaluated, Noticed, RowsTested, UpdateDone
 from palmette.units import format_bytes, format_count, format_seconds, one_line
 
 _SHOWN_UPDATES = 12
@@ -71,13 +71,13 @@ class TrainingTable:
         self._written += count
         self._draw()
 
-    def show(self, event: UpdateDone | Evaluated | Tested | Noticed) -> None:
+    def show(self, event: UpdateDone | Evaluated | RowsTested | Noticed) -> None:
         """Show an event of the run; a notice of one kind is told once until its text changes."""
         if isinstance(event, Noticed):
             if event.about not in self._noticed:
                 self._print(f"update {event.update}: {one_line(event.text, 300)}")
             self._noticed[event.about] = event.text
-        elif isinstance(event, Tested):
+        elif isinstance(event, RowsTested):
             self._tested = event.numbers
             told = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in event.numbers.items())
             rows = f"{event.rows} rows, {format_seconds(event.seconds)}"

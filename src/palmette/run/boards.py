@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import ConfigError
-from palmette.events import Evaluated, Event, Tested, UpdateDone
+from palmette.events import Evaluated, Event, RowsTested, UpdateDone
 from palmette.settings import Board
 from palmette.units import describe_error
 
@@ -52,7 +52,7 @@ def boards(
 
         def tell(event: Event) -> None:
             values = board_values(event)
-            if values and isinstance(event, UpdateDone | Evaluated | Tested):
+            if values and isinstance(event, UpdateDone | Evaluated | RowsTested):
                 for log in logs:
                     log(event.update, values)
 
@@ -74,7 +74,7 @@ def board_values(event: Event) -> dict[str, float]:
             "test/error": event.error,
             "seconds/evaluation": event.seconds,
         }
-    if isinstance(event, Tested):
+    if isinstance(event, RowsTested):
         return {**{f"test/{name}": value for name, value in event.numbers.items()}, "seconds/test": event.seconds}
     return {}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from palmette.backends.local import context_of
 from palmette.errors import ConfigError, RunError
-from palmette.events import Event, Tested, UpdateDone
+from palmette.events import Event, RowsTested, UpdateDone
 from palmette.planner.run_plan import planned_memory, refuse_what_cannot_fit
 from palmette.run.label_steps import label_steps, labeled_task
 from palmette.run.learning_run import LearningRun
@@ -106,7 +106,7 @@ class RowRun(LearningRun):
     def _load_model(self, checkpoint: Checkpoint | None) -> None:
         """Load the model."""
 
-    def updates(self) -> Iterator[UpdateDone | Tested]:
+    def updates(self) -> Iterator[UpdateDone | RowsTested]:
         """Train to the end; yield every update and test. Safe to stop at any moment."""
         train = self.config.train
         parts = RowParts(
@@ -126,11 +126,11 @@ class RowRun(LearningRun):
             parts, self.progress, eval_every=train.eval_every, checkpoint_every=train.checkpoint_every
         )
 
-    def _test(self, update: int) -> Tested:
+    def _test(self, update: int) -> RowsTested:
         begun = time.monotonic()
         with self._phase("test"):
             numbers = self._measure(samples_of(self._encoded.rows, self._tested))
-        return Tested(update, len(self._tested), numbers, round(time.monotonic() - begun, 3))
+        return RowsTested(update, len(self._tested), numbers, round(time.monotonic() - begun, 3))
 
     def _checkpoint(self, progress: RowProgress, metric: float | None) -> Event:
         return self._write_checkpoint(progress, metric, {"rows": self._encoded.digest})

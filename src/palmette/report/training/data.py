@@ -12,7 +12,7 @@ from palmette.events import (
     Noticed,
     OomRetry,
     Reclaimed,
-    Tested,
+    RowsTested,
     UpdateDone,
 )
 from palmette.report.memory_timeline import memory_timelines
@@ -33,7 +33,7 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
     """
     updates: dict[int, UpdateDone] = {}
     tested: dict[int, Evaluated] = {}
-    on_rows: dict[int, Tested] = {}
+    on_rows: dict[int, RowsTested] = {}
     checkpoints: dict[int, CheckpointWritten] = {}
     notices: dict[tuple[str, int], Noticed] = {}
     timelines: dict[tuple[float, str], MemoryTimeline] = {}
@@ -47,7 +47,7 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
             )
         elif isinstance(event, Evaluated):
             tested[event.update] = event
-        elif isinstance(event, Tested):
+        elif isinstance(event, RowsTested):
             on_rows[event.update] = event
         elif isinstance(event, CheckpointWritten):
             checkpoints[event.update] = event
@@ -108,7 +108,7 @@ def _numbers(done: list[UpdateDone]) -> dict[str, list[float | None]]:
     return {name: [_drawable(event.numbers.get(name)) for event in done] for name in names}
 
 
-def _test_numbers(done: list[UpdateDone], tests: list[Tested]) -> dict[str, list[float | None]]:
+def _test_numbers(done: list[UpdateDone], tests: list[RowsTested]) -> dict[str, list[float | None]]:
     """Return a list for each statistic of tests on rows, `test_NAME`: at an update that of the last test up to it."""
     names = dict.fromkeys(name for event in tests for name in event.numbers)
     found: dict[str, list[float | None]] = {f"test_{name}": [] for name in names}
@@ -121,7 +121,7 @@ def _test_numbers(done: list[UpdateDone], tests: list[Tested]) -> dict[str, list
     return found
 
 
-def _losses(done: list[UpdateDone], tests: list[Tested]) -> dict[str, float | None]:
+def _losses(done: list[UpdateDone], tests: list[RowsTested]) -> dict[str, float | None]:
     """Return the losses of training on rows for the table of results: of the first and last updates, and of tests."""
     told = [_drawable(event.numbers.get("loss")) for event in done if "epoch" in event.numbers]
     losses = [value for value in told if value is not None]

@@ -7,7 +7,7 @@ from typing import Any
 from palmette.config import recorded_config
 from palmette.errors import RunError
 from palmette.event_log import FILE_NAME, read_events
-from palmette.events import CheckpointWritten, Evaluated, QuestionStarted, RunStarted, Tested, UpdateDone
+from palmette.events import CheckpointWritten, Evaluated, QuestionStarted, RowsTested, RunStarted, UpdateDone
 from palmette.report.page import write_html
 from palmette.report.training.data import training_data
 from palmette.settings import Config
@@ -32,7 +32,7 @@ def is_training(folder: Path) -> bool:
     for event in read_events(folder):
         if isinstance(event, QuestionStarted):
             return False
-        if isinstance(event, UpdateDone | Evaluated | Tested | CheckpointWritten):
+        if isinstance(event, UpdateDone | Evaluated | RowsTested | CheckpointWritten):
             return True
     return False
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from palmette.events import Event, Tested, UpdateDone
+from palmette.events import Event, RowsTested, UpdateDone
 from palmette.train.phases import TimedPhases
 from palmette.train.samples import Sample
 from palmette.train.update_result import UpdateResult
@@ -31,8 +31,8 @@ class RowParts:
     samples: Callable[[Sequence[int]], list[Sample]]
     learning_rate: Callable[[int], float]
     update: Callable[[Sequence[Sample], float], UpdateResult]
-    test: Callable[[int], Tested] | None
-    metric: Callable[[Tested], float]
+    test: Callable[[int], RowsTested] | None
+    metric: Callable[[RowsTested], float]
     checkpoint: Callable[[RowProgress, float | None], Event]
     phase: Callable[[str], AbstractContextManager[None]]
     peak_bytes: Callable[[], dict[str, int]]
@@ -41,7 +41,7 @@ class RowParts:
 
 def train_on_rows(
     parts: RowParts, progress: RowProgress, *, eval_every: int, checkpoint_every: int
-) -> Iterator[UpdateDone | Tested]:
+) -> Iterator[UpdateDone | RowsTested]:
     """Train to the last update, from where `progress` is; yield updates and tests.
 
     Tests are made before the first update, every `eval_every` updates (0: never) and after the last. What an update is
@@ -84,6 +84,6 @@ def _next_update(parts: RowParts, progress: RowProgress) -> UpdateDone:
     return UpdateDone(progress.update, progress.update, numbers, timed.seconds, parts.peak_bytes())
 
 
-def _recorded(parts: RowParts, event: UpdateDone | Tested) -> UpdateDone | Tested:
+def _recorded(parts: RowParts, event: UpdateDone | RowsTested) -> UpdateDone | RowsTested:
     parts.record(event)
     return event
