@@ -194,8 +194,12 @@ class VllmSide:
 
     def grow(self, parents: Sequence[Parent]) -> Steps:
         """Send all parents as one batch."""
-        asked = {"parents": [[parent.tokens, parent.children] for parent in parents], "tokens": STEP_TOKENS}
-        return [[tuple(step) for step in steps] for steps in self._ask(asked)]
+        return self.write([(parent.tokens, parent.children) for parent in parents], STEP_TOKENS, to_end=False)
+
+    def write(self, parents: Sequence[tuple[tuple[int, ...], int]], tokens: int, *, to_end: bool) -> Steps:
+        """Return what the children of each parent (its tokens, their number) write, all sent at once."""
+        answers = self._ask({"parents": parents, "tokens": tokens, "to_end": to_end})
+        return [[tuple(step) for step in steps] for steps in answers]
 
     def stop(self) -> None:
         """End all of its processes."""

@@ -13,7 +13,10 @@ os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 
 
 def main() -> None:
-    """Answer {"parents": [[tokens, children], ...], "tokens": N} with the children's tokens; null starts anew."""
+    """Answer {"parents": [[tokens, children], ...], "tokens": N, "to_end": B} with the children's tokens.
+
+    With `to_end` a child may end before N tokens, by its end token. null starts anew.
+    """
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -36,7 +39,7 @@ def main() -> None:
         grown = model.generate(
             [{"prompt_token_ids": tokens} for tokens, _ in asked["parents"]],
             [
-                SamplingParams(n=children, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+                SamplingParams(n=children, max_tokens=asked["tokens"], ignore_eos=not asked["to_end"], detokenize=False)
                 for _, children in asked["parents"]
             ],
             use_tqdm=False,

@@ -4,8 +4,6 @@ The names below are loaded when they are first used: importing palmette does not
 """
 
 import importlib
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from palmette.tree import Node, Tree
 
 __version__ = "0.1.0"
-
-if "torch" not in sys.modules:
-    # Threads that wait for work then sleep instead of spinning: two searches on one machine took ten times as long
-    # beside each other. OpenMP reads this once, when torch loads it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _PLACES = {
     "palmette.api": ("MemoryPlan", "Outcome", "Progress", "Searcher", "grade", "load_task", "plan"),

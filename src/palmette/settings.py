@@ -41,6 +41,11 @@ _LARGEST_SEED = 2**63 - 1
 _LARGEST_COUNT = 10**7
 
 
+def _off_in_yaml(value: Any) -> Any:
+    """Return "off" for false, which is how YAML reads an unquoted `off`."""
+    return "off" if value is False else value
+
+
 def _greedy_or_warm(temperature: float) -> float:
     if 0 < temperature < 0.01:
         raise ValueError("give 0 for the likeliest token, or at least 0.01: logits over less overflow")
@@ -99,6 +104,7 @@ class PolicySettings(Settings):
     top_k: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
+    drafts: Annotated[Literal["auto", "off"], BeforeValidator(_off_in_yaml)] = "auto"
 
 
 class RewardSettings(Settings):

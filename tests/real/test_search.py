@@ -56,9 +56,12 @@ def test_a_run_says_what_it_found_and_leaves_a_report(whole: tuple[Path, dict[st
     assert first.config["search"]["width"] == 4  # type: ignore[union-attr]
 
 
-def test_batch_sizes_and_neighbors_do_not_change_a_tree(tmp_path: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_batch_sizes_neighbors_and_drafts_do_not_change_a_tree(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]]
+) -> None:
     folder = tmp_path / "run"
     narrow = ["--set", "policy.batch_rows=3", "--set", "reward.batch_rows=5", "--set", "search.questions_in_flight=2"]
+    narrow += ["--set", "policy.drafts=off"]
     values = searched(*SMALL, *narrow, "--out", str(folder))
     assert trees(folder) == trees(whole[0])
     assert values["results"] == whole[1]["results"]
@@ -134,10 +137,13 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
 
 
 @pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase", "fixed_tree"])
-def test_strategies_that_go_by_waves_repeat_whatever_the_batch(tmp_path: Path, strategy: str) -> None:
+def test_strategies_that_go_by_waves_repeat_whatever_the_batch_and_without_drafts(
+    tmp_path: Path, strategy: str
+) -> None:
     same = ["--strategy", strategy, "--questions", "3", "--width", "9", "--set", "task.grade=2", *UNHURRIED]
     same += ["--set", "search.branches=[3,3]"]
     narrow = ["--set", "policy.batch_rows=5", "--set", "reward.batch_rows=3", "--set", "search.questions_in_flight=2"]
+    narrow += ["--set", "policy.drafts=off"]
     values = searched(*same, "--out", str(tmp_path / "wide"))
     again = searched(*same, *narrow, "--out", str(tmp_path / "narrow"))
     assert trees(tmp_path / "wide") == trees(tmp_path / "narrow")

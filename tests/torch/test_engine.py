@@ -103,15 +103,15 @@ def test_the_pool_holds_every_distinct_beginning_once(
 def test_a_step_that_continues_a_known_node_computes_only_what_is_new(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = backend(policy, tokenizer, batch_rows=64)
+    shared = backend(policy, tokenizer, batch_rows=64, drafts=False)
     prefix = prompt("(3+4)*2-5")
     (step,) = shared.expand([Expansion("q", 0, prefix, 1, 20, 1)])
     computed = []
     run = TreeModel.run
 
-    def watched(self: TreeModel, pieces: Any) -> torch.Tensor:
+    def watched(self: TreeModel, pieces: Any, every: Any) -> torch.Tensor:
         computed.append(sum(piece.last - piece.first for piece in pieces))
-        return run(self, pieces)
+        return run(self, pieces, every)
 
     monkeypatch.setattr(TreeModel, "run", watched)
     wishes = [Expansion("q", 1, (*prefix, *step.tokens), seed, 20, seed) for seed in range(2, 10)]
@@ -214,7 +214,7 @@ def test_models_that_cannot_are_refused_by_name_with_the_reason(
 def test_children_that_write_the_same_are_computed_and_kept_once_until_the_last_is_released(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
 ) -> None:
-    greedy = backend(policy, tokenizer, temperature=0.0, batch_rows=64)
+    greedy = backend(policy, tokenizer, temperature=0.0, batch_rows=64, drafts=False)
     prefix = prompt("(3+4)*2-5")
     alone = greedy.expand([Expansion("alone", 0, prefix, 1, 20, 1)])[0]
     calls, held = greedy.calls, greedy.tree.cache.pool.taken_bytes
@@ -246,7 +246,8 @@ def test_a_step_cut_short_does_not_grow_with_its_longer_twin(
     assert len(whole.tokens) > 3
     short, long = greedy.expand([Expansion("q", 0, prefix, 1, 3, 1), Expansion("q", 0, prefix, 1, 20, 2)])
     assert (short.tokens, short.finish) == (whole.tokens[:3], "length")
-    assert long == whole
+    assert (long.tokens, long.text, long.finish) == (whole.tokens, whole.text, whole.finish)
+    assert long.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
     (rest,) = greedy.expand([Expansion("q", 1, (*prefix, *short.tokens), 1, 20, 3)])
     assert short.tokens + rest.tokens == whole.tokens
     greedy.release("q", [0, 1, 2, 3])

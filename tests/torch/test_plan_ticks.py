@@ -78,10 +78,10 @@ def freed_before_the_next(run: Callable[..., Any]) -> tuple[Callable[..., Any], 
     seen: list[bool] = []
     given: list[weakref.ref[Any]] = []
 
-    def watched(pieces: Any) -> Any:
+    def watched(*arguments: Any) -> Any:
         if given:
             seen.append(given[-1]() is None)
-        logits = run(pieces)
+        logits = run(*arguments)
         given.append(weakref.ref((logits[0] if isinstance(logits, list) else logits).untyped_storage()))
         return logits
 

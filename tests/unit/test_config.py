@@ -324,3 +324,11 @@ def test_files_are_put_to_a_policy_as_it_was_trained_to_read_them() -> None:
     assert load_config(None, {"task.name": "mine.jsonl"}).task.format == "ladder"
     assert load_config(None, {"task.name": "mine.jsonl", "policy.model": "smollm2-135m"}).task.format == "math"
     assert load_config(None, {"task.format": "gym"}).task.format == "gym"
+
+
+def test_drafts_can_be_turned_off_without_quotes() -> None:
+    assert load_config(None, {"policy.drafts": False}).policy.drafts == "off"
+    assert load_config(None, {"policy.drafts": "off"}).policy.drafts == "off"
+    assert load_config(None, {}).policy.drafts == "auto"
+    with pytest.raises(ConfigError, match="policy.drafts cannot be True: choose 'auto' or 'off'"):
+        load_config(None, {"policy.drafts": True})

@@ -60,3 +60,13 @@ def test_what_is_left_of_a_bin_is_told_as_other_time() -> None:
 def test_bins_that_are_not_complete_are_not_drawn() -> None:
     (entry,) = occupancies([Occupancy(5.0, 0.5, (2, 1), (8,), {"policy": (0.25, 0.0), "<script>": (1.0,)})])
     assert (entry["ticks"], entry["rows"], list(entry["spent"])) == ([2], [8], ["policy", "other"])
+
+
+def test_a_tick_that_comes_when_bins_double_is_counted() -> None:
+    clock = Clock()
+    bins = OccupancyBins(clock)
+    bins.tick(1)
+    clock.now = 100.0 + 0.05 * MOST_BINS + 0.01
+    bins.tick(2)  # It doubles the bins.
+    told = bins.event()
+    assert (sum(told.ticks), sum(told.rows)) == (2, 3)

@@ -1,5 +1,7 @@
 """Generates steps with a transformers model in this process, on the engine's tree cache."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from palmette.backends.backend import Expansion, Finish, Message, Step
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
 from palmette.engine.cuts import Sampling
+from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
@@ -32,7 +35,8 @@ class LocalBackend:
     """Decodes up to `batch_rows` different steps at a time on a tree cache: shared prefixes are computed once.
 
     The KV of a node is found by question and node id until the node is released; for any other parent the prefix is
-    computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed.
+    computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed. Without `drafts` every tick
+    gives one token a step; the steps are the same.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class LocalBackend:
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
+        drafts: bool = True,
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
@@ -52,7 +57,7 @@ class LocalBackend:
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended)
+        self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended, drafts=drafts)
         self._rows: list[_Row] = []
         """The steps in flight."""
         self._temperature = sampling.logprob_temperature
@@ -73,6 +78,16 @@ class LocalBackend:
     def calls(self) -> int:
         """Forward passes made so far."""
         return self.tree.calls
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """How many drafted tokens were checked and accepted in the present search."""
+        return self._engine.acceptance
+
+    @property
+    def draft_counts(self) -> tuple[int, int]:
+        """Drafted tokens that were accepted, and all that were computed, in all searches so far."""
+        return self._engine.accepted_tokens, self._engine.drafted_tokens
 
     @property
     def weight_version(self) -> int:
@@ -291,7 +306,14 @@ def load(settings: PolicySettings, kv_bytes: int | None = None) -> LocalBackend:
     options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
     model, tokenizer = load_policy(settings.model, **options)
     sampling = Sampling(settings.temperature, settings.top_p, settings.top_k, settings.min_p)
-    return LocalBackend(model, tokenizer, sampling=sampling, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
+    return LocalBackend(
+        model,
+        tokenizer,
+        sampling=sampling,
+        batch_rows=settings.batch_rows,
+        kv_bytes=kv_bytes,
+        drafts=settings.drafts == "auto",
+    )
 
 
 plugin = load

@@ -4,15 +4,19 @@ Shapes: R rows, P pieces, V vocabulary.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
 from palmette.engine.cuts import Sampling
-from palmette.engine.limits import DRAWN_LOGITS
+from palmette.engine.drafts import ORDERS, Acceptance, Guess, Index, worthwhile
+from palmette.engine.limits import DRAFTED_TICK_TOKENS, DRAWN_LOGITS
+from palmette.engine.pieces import Piece
 from palmette.engine.sampler import Streams, draw
+from palmette.engine.threads import as_many_as_ever
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel, check_finite
 from palmette.memory.guard import RunPieces, run_whole
@@ -36,10 +40,20 @@ class Row(Generic[Ending]):
     logprobs: list[float] = field(default_factory=list)
     node: CacheNode | None = None
     ending: Ending | None = None
+    index: Index | None = field(default=None, repr=False)
+    """What was written for the row's question, for drafts; set by the engine."""
 
     def tip(self) -> CacheNode:
         """Return the cache node whose last token the next token follows."""
         return self.node or self.parent
+
+
+class Drawn(NamedTuple, Generic[Ending]):
+    """What one tick has drawn for a row: a token, and one more for each drafted token that was drawn, in order."""
+
+    row: Row[Ending]
+    tokens: list[int]
+    logprobs: list[float]
 
 
 Lanes = dict[CacheNode, list[Row[Ending]]]
@@ -53,15 +67,38 @@ class Engine(Generic[Ending]):
     Rows can be added at any time; they are decoded tick by tick. `ended` returns the ending of a row, None for a row
     that goes on; it is called after each token, once for all rows with the same prefix, tokens, limit and rules. On the
     CPU in float32 a row gets the same tokens whatever is batched with it, and whether or not it was evicted.
+
+    With `drafts`, tokens that may come next are computed along with a lane's last one, where that is cheap. The noise
+    of a draw depends on nothing but the row's seed, the place and the token, so a row that draws a drafted token would
+    have drawn it in the next tick too: the tokens are the same with drafts and without, in fewer ticks.
     """
 
     def __init__(
-        self, model: TreeModel, sampling: Sampling, *, max_lanes: int, ended: Callable[[Row[Ending]], Ending | None]
+        self,
+        model: TreeModel,
+        sampling: Sampling,
+        *,
+        max_lanes: int,
+        ended: Callable[[Row[Ending]], Ending | None],
+        drafts: bool = True,
     ) -> None:
         self._model = model
         self._sampling = sampling
         self._max_lanes = max_lanes
         self._ended = ended
+        self._drafts = drafts
+        self._indexes: WeakKeyDictionary[CacheNode, Index] = WeakKeyDictionary()
+        """What was written below each root. An index is forgotten with its root."""
+        self.acceptance = Acceptance()
+        """How often drafts came true. Forgotten when no root with an index is left: no search depends on another."""
+        self.drafted_tokens = 0
+        """Drafted tokens computed so far, in all searches. Never decides anything."""
+        self.accepted_tokens = 0
+        """Drafted tokens that a row of their lane has drawn so far, in all searches. Never decides anything."""
+        self._drafted: dict[CacheNode, tuple[CacheNode, list[Guess]]] = {}
+        """The drafts of the present tick by tip, with their cache nodes. Empty between ticks."""
+        self._may_draft = False
+        """Whether the present tick may draft: not after one of its pieces has failed."""
         self._waiting: deque[Row[Ending]] = deque()
         self._lanes: Lanes[Ending] = {}
         self._cache_is_full = False
@@ -71,6 +108,11 @@ class Engine(Generic[Ending]):
 
     def add(self, rows: Sequence[Row[Ending]]) -> None:
         """Decode these rows from the next tick on, after those that were added before."""
+        if self._drafts:
+            if not self._indexes:
+                self.acceptance = Acceptance()
+            for row in rows:
+                row.index = self._index(row.parent)
         self._waiting.extend(rows)
 
     def cancel(self, rows: Sequence[Row[Ending]]) -> None:
@@ -92,20 +134,48 @@ class Engine(Generic[Ending]):
         if not tips:
             return []
         running = [row for tip in tips for row in self._lanes[tip]]
-        found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
-        # A lane that was split, of which one piece still computed the prefix, is sampled from again in the next tick.
-        rows_of = Counter(map(_tip, (row for row, _, _ in found)))
-        sampled = [drawn for drawn in found if rows_of[drawn[0].tip()] == len(self._lanes[drawn[0].tip()])]
-        for row, token, logprob in sampled:
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-        lanes_before = len(self._lanes)
-        self._fork({row.tip() for row, _, _ in sampled})
-        ended = self._take_ended([row for row, _, _ in sampled])
+        self._may_draft = self._drafts
+        try:
+            with self._model.threads():
+                found = [drawn for part in run_pieces(running, self._sample, group=_tip) for drawn in part]
+            lanes_before = len(self._lanes)
+            self._judge_drafts(found)
+            count = self._append(found)
+        finally:
+            for draft, _ in self._drafted.values():
+                self._model.cache.empty(draft)
+            self._drafted = {}
         self._cache_is_full = self._cache_is_full and len(self._lanes) >= lanes_before
         if self.on_tokens is not None:
-            self.on_tokens(len(sampled))
-        return ended
+            self.on_tokens(count)
+        return [row for row in running if row.ending is not None]
+
+    def _append(self, found: Sequence[Drawn[Ending]]) -> int:
+        """Append the drawn tokens to their rows and to the cache, place by place; return how many were appended."""
+        drafts = {tip: draft for tip, (draft, _) in self._drafted.items()}
+        pending, place, count = list(found), 0, 0
+        while pending:
+            # A lane that was split, of which one piece got fewer tokens, is sampled from again in the next tick.
+            rows_of = Counter(drawn.row.tip() for drawn in pending)
+            pending = [each for each in pending if rows_of[each.row.tip()] == len(self._lanes[each.row.tip()])]
+            tips = dict.fromkeys(each.row.tip() for each in pending)
+            for tip in tips if place else ():
+                self._model.cache.accept(drafts[tip], tip)
+            before = [each.row.tip() for each in pending]
+            for each in pending:
+                each.row.tokens.append(each.tokens[place])
+                each.row.logprobs.append(each.logprobs[place])
+            self._fork(tips)
+            for tip, each in zip(before, pending, strict=True):
+                if len(each.tokens) > place + 1:
+                    drafts[each.row.tip()] = drafts[tip]
+            tips = dict.fromkeys(each.row.tip() for each in pending)
+            self._learn(tips)
+            self._take_ended(tips)
+            count += len(pending)
+            place += 1
+            pending = [each for each in pending if each.row.ending is None and len(each.tokens) > place]
+        return count
 
     def _admit(self) -> None:
         """Move waiting rows to lanes, in order, as long as there is a place for the next one."""
@@ -116,26 +186,94 @@ class Engine(Generic[Ending]):
             self._lanes.setdefault(tip, []).append(self._waiting.popleft())
 
     @torch.inference_mode()
-    def _sample(self, rows: Sequence[Row[Ending]]) -> list[tuple[Row[Ending], int, float]]:
-        """Run the model on the lanes of these rows; return a token and its log-probability for each row that has one.
+    def _sample(self, rows: Sequence[Row[Ending]]) -> list[Drawn[Ending]]:
+        """Run the model on the lanes of these rows; return what was drawn for each row that has logits.
 
         Changes no row. Rows of lanes that do not fit the KV cache, or whose prefill goes on, have none.
         """
         tips = list(dict.fromkeys(map(_tip, rows)))
         pieces, count = self._model.fit(tips, tips)
         self._cache_is_full = self._cache_is_full or count < len(tips)
-        logits_PV = self._model.run(list(pieces.values()))
-        index_of = {node: index for index, node in enumerate(pieces) if pieces[node].last == len(node.tokens)}
-        ready = {tip for tip in tips[:count] if tip in index_of}
-        rows = [row for row in rows if row.tip() in ready]
-        indices = [index_of[row.tip()] for row in rows]
-        chunk = max(1, DRAWN_LOGITS // logits_PV.shape[1])
-        sampled: list[tuple[Row[Ending], int, float]] = []
-        for start in range(0, len(rows), chunk):
-            sampled += self._draw(rows[start : start + chunk], _rows(logits_PV, indices[start : start + chunk]))
-        return sampled
+        ready = {tip: None for tip in tips[:count] if tip in pieces and pieces[tip].last == len(tip.tokens)}
+        drafts = self._draft(list(ready), pieces)
+        try:
+            logits_PV = self._model.run([*pieces.values(), *drafts.values()], {piece.node for piece in drafts.values()})
+            outputs = {tip: [index] for index, tip in enumerate(pieces)}
+            below = len(pieces)
+            for tip, piece in drafts.items():
+                outputs[tip] += range(below, below + piece.last)
+                below += piece.last
+            drawn: list[Drawn[Ending]] = [Drawn(row, [], []) for row in rows if row.tip() in ready]
+            pending, place = drawn, 0
+            while pending:
+                self._draw(pending, logits_PV, [outputs[each.row.tip()][place] for each in pending])
+                pending = [
+                    each
+                    for each in pending
+                    if each.row.tip() in drafts
+                    and [each.tokens[-1]] == drafts[each.row.tip()].node.tokens[place : place + 1]
+                ]
+                place += 1
+        except BaseException:
+            # What is tried again, in smaller pieces where memory ran out, is tried without drafts.
+            for tip in drafts:
+                self._model.cache.empty(self._drafted.pop(tip)[0])
+            self._may_draft = False
+            raise
+        return drawn
 
-    def _fork(self, ready: set[CacheNode]) -> None:
+    def _draft(self, tips: Sequence[CacheNode], pieces: Mapping[CacheNode, Piece]) -> dict[CacheNode, Piece]:
+        """Return a piece of drafted tokens, with slots, for each of these tips for which they are worth computing."""
+        tokens = sum(piece.last - piece.first for piece in pieces.values())
+        if not self._may_draft or tokens >= DRAFTED_TICK_TOKENS:
+            return {}
+        guesses = [self._guesses(tip, DRAFTED_TICK_TOKENS - tokens) for tip in tips]
+        chances = [[self.acceptance.chance(guess.kind) for guess in own] for own in guesses]
+        found: dict[CacheNode, Piece] = {}
+        for tip, own, count in zip(tips, guesses, worthwhile(chances, tokens), strict=True):
+            draft = self._model.cache.add_draft(tip, [guess.token for guess in own[:count]]) if count else None
+            if draft is not None:
+                self._drafted[tip] = draft, own[:count]
+                found[tip] = Piece(draft, 0, count)
+        return found
+
+    def _guesses(self, tip: CacheNode, most: int) -> list[Guess]:
+        """Return up to `most` tokens that the lane may write next, none past the limits of its rows."""
+        rows = self._lanes[tip]
+        if rows[0].index is None or tip in self._drafted:  # The lane was split, and its other piece has drafts.
+            return []
+        most = min(most, max(row.limit for row in rows) - len(rows[0].tokens) - 1)
+        return rows[0].index.propose(tip.last_tokens(ORDERS[0]), most)
+
+    def _judge_drafts(self, found: Sequence[Drawn[Ending]]) -> None:
+        """Count which drafted tokens were drawn: those that any row of the lane has drawn, up to the first failure."""
+        longest: dict[CacheNode, int] = {}
+        for drawn in found:
+            tip = drawn.row.tip()
+            longest[tip] = max(longest.get(tip, 0), len(drawn.tokens) - 1)
+        for tip, (_, guesses) in self._drafted.items():
+            self.drafted_tokens += len(guesses)
+            self.accepted_tokens += longest[tip]
+            for place, guess in enumerate(guesses[: longest[tip] + 1]):
+                self.acceptance.count(guess.kind, accepted=place < longest[tip])
+
+    def _learn(self, tips: Iterable[CacheNode]) -> None:
+        """Tell the indexes what was written last in the lanes at these tips."""
+        for tip in tips:
+            index = self._lanes[tip][0].index
+            if index is not None:
+                *context, token = tip.last_tokens(ORDERS[0] + 1)
+                index.feed(context, [token])
+
+    def _index(self, parent: CacheNode) -> Index:
+        """Return the index of the parent's root; a new one knows the parent's path."""
+        root = parent.root()
+        if root not in self._indexes:
+            self._indexes[root] = Index()
+            self._indexes[root].feed([], parent.path_tokens())
+        return self._indexes[root]
+
+    def _fork(self, ready: Collection[CacheNode]) -> None:
         """Append the sampled tokens of the ready lanes to the cache.
 
         A lane whose rows sampled different tokens is forked, one lane for each token.
@@ -159,43 +297,54 @@ class Engine(Generic[Ending]):
                 after[node] = group
         self._lanes = after
 
-    def _take_ended(self, sampled: Sequence[Row[Ending]]) -> list[Row[Ending]]:
-        """Set the ending of each row that has one, take it out of its lane; return these rows in the order given."""
-        for tip in dict.fromkeys(row.tip() for row in sampled):
+    def _take_ended(self, tips: Iterable[CacheNode]) -> None:
+        """Set the ending of each row of these lanes that has one, and take it out of its lane."""
+        for tip in tips:
             endings: dict[tuple[int, Hashable], Ending | None] = {}
             for row in self._lanes[tip]:
                 if (row.limit, row.rules) not in endings:
                     endings[row.limit, row.rules] = self._ended(row)
                 row.ending = endings[row.limit, row.rules]
+                if row.ending is not None and row.index is not None and len(row.tokens) < row.limit:
+                    row.index.end(row.tokens[-1])
             unfinished = [row for row in self._lanes[tip] if row.ending is None]
             if unfinished:
                 self._lanes[tip] = unfinished
             else:
                 del self._lanes[tip]
-        return [row for row in sampled if row.ending is not None]
 
-    def _draw(self, rows: Sequence[Row[Ending]], logits_RV: torch.Tensor) -> list[tuple[Row[Ending], int, float]]:
-        """Return the next token of every row and its log-probability."""
-        streams = Streams([row.seed for row in rows], [len(row.tokens) for row in rows])
-        drawn = draw(logits_RV, streams, self._sampling)
-        check_finite(drawn.logprobs_R, "the policy's logits")
-        tokens, logprobs = drawn.tokens_R.tolist(), drawn.logprobs_R.tolist()
+    def _draw(self, drawn: Sequence[Drawn[Ending]], logits_PV: torch.Tensor, indices: Sequence[int]) -> None:
+        """Draw the next token of each, from the logits at its index; append it with its log-probability."""
+        chunk = max(1, DRAWN_LOGITS // logits_PV.shape[1])
+        for start in range(0, len(drawn), chunk):
+            self._draw_together(drawn[start : start + chunk], _rows(logits_PV, indices[start : start + chunk]))
+
+    def _draw_together(self, drawn: Sequence[Drawn[Ending]], logits_RV: torch.Tensor) -> None:
+        seeds = [each.row.seed for each in drawn]
+        places = [len(each.row.tokens) + len(each.tokens) for each in drawn]
+        result = draw(logits_RV, Streams(seeds, places), self._sampling)
+        check_finite(result.logprobs_R, "the policy's logits")
+        tokens, logprobs = result.tokens_R.tolist(), result.logprobs_R.tolist()
         logits_alone: dict[CacheNode, torch.Tensor] = {}
-        for index in torch.nonzero(drawn.narrow_R)[:, 0].tolist():
-            # A narrow draw depends on rounding, and rounding on the batch: sample again from logits of this row alone.
-            row = rows[index]
-            if row.tip() not in logits_alone:
-                logits_alone[row.tip()] = self._model.run_alone(row.tip().path_tokens())
-            redrawn = draw(logits_alone[row.tip()], Streams([row.seed], [len(row.tokens)]), self._sampling)
+        for index in torch.nonzero(result.narrow_R)[:, 0].tolist():
+            # A narrow draw depends on rounding, and rounding on the batch and the number of threads: sample again from
+            # logits of this row alone, always with the same number.
+            tip = drawn[index].row.tip()
+            with as_many_as_ever():
+                if tip not in logits_alone:  # Rows of one lane have drawn the same drafted tokens so far.
+                    logits_alone[tip] = self._model.run_alone([*tip.path_tokens(), *drawn[index].tokens])
+                redrawn = draw(logits_alone[tip], Streams([seeds[index]], [places[index]]), self._sampling)
             tokens[index], logprobs[index] = int(redrawn.tokens_R), float(redrawn.logprobs_R)
-        return list(zip(rows, tokens, logprobs, strict=True))
+        for each, token, logprob in zip(drawn, tokens, logprobs, strict=True):
+            each.tokens.append(token)
+            each.logprobs.append(logprob)
 
 
 def _tip(row: Row[Ending]) -> CacheNode:
     return row.tip()
 
 
-def _rows(logits_PV: torch.Tensor, indices: list[int]) -> torch.Tensor:
+def _rows(logits_PV: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
     """Return the logits at these indices, as a view if the indices are consecutive."""
     first, last = indices[0], indices[-1] + 1
-    return logits_PV[first:last] if indices == list(range(first, last)) else logits_PV[torch.tensor(indices)]
+    return logits_PV[first:last] if list(indices) == list(range(first, last)) else logits_PV[torch.tensor(indices)]

@@ -6,6 +6,9 @@ POOL_FIRST_BYTES = 64 * 2**20
 PREFILL_TOKENS = 2048
 """The most prefill tokens of one tick. Decode tokens, one for each running lane, come on top."""
 
+DRAFTED_TICK_TOKENS = 64
+"""Drafted tokens are added to a tick only up to this many tokens in all: each more would cost as much as it saves."""
+
 DRAWN_LOGITS = 2**22
 """Logits sampled from at once: every temporary copy of them that sampling makes then takes at most 16 MiB (float32),
 whatever the vocabulary."""

@@ -93,8 +93,16 @@ def order_pieces(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Segment]]:
             ordered.append(piece)
             slots = node.slots[: piece.last]
             new_tokens = piece.last - piece.first
+            chain_slots.append(slots)
+            # An only child whose tokens are all new, like a draft, is read with its parent: one segment less to merge.
+            while len(only := children.get(node, [])) == 1 and (below := piece_of.get(only[0])) and not below.first:
+                node = below.node
+                ordered.append(below)
+                chain_slots.append(node.slots[: below.last])
+                new_tokens += below.last
+            slots = np.concatenate(chain_slots) if len(chain_slots) > 1 else slots
             queries += new_tokens
-        if chain_slots:
+        elif chain_slots:
             slots = np.concatenate([*chain_slots, slots])
         segments.append(Segment(slots, entry.start, first, queries, new_tokens, depth))
         if node in children:

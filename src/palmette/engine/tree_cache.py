@@ -19,7 +19,10 @@ class CacheNode:
     path, `last_used` the time of its last use, for eviction.
     """
 
-    __slots__ = ("blocks", "child_count", "computed", "last_used", "parent", "ref_count", "slots", "start", "tokens")
+    __slots__ = (
+        "__weakref__", "blocks", "child_count", "computed", "last_used", "parent", "ref_count", "slots", "start",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(self, parent: "CacheNode | None", tokens: Iterable[int], ref_count: int = 1) -> None:
         self.parent = parent
@@ -39,6 +42,20 @@ class CacheNode:
     def path_tokens(self) -> list[int]:
         """Return all tokens from the root's first to this node's last."""
         return [token for node in self.path() for token in node.tokens]
+
+    def last_tokens(self, count: int) -> list[int]:
+        """Return the last `count` tokens of the path, fewer if it has no more."""
+        found: list[int] = []
+        for node in self._upward():
+            found = node.tokens[-(count - len(found)) :] + found
+            if len(found) == count:
+                break
+        return found
+
+    def root(self) -> "CacheNode":
+        """Return the first node of the path."""
+        *_, first = self._upward()
+        return first
 
     def _upward(self) -> "Iterator[CacheNode]":
         node: CacheNode | None = self
@@ -113,6 +130,39 @@ class TreeCache:
             return node
         node.ref_count -= references
         return self.add(node, [token], references)
+
+    def add_draft(self, tip: CacheNode, tokens: Sequence[int]) -> CacheNode | None:
+        """Return a node below `tip` with slots for tokens that may be taken back, None if too few blocks are free.
+
+        The pool does not grow for it, nothing is evicted for it, and where blocks run out it is evicted first. It does
+        not count as a child of the tip. It has to be given up by `empty` before the tip is dropped.
+        """
+        assert BLOCK_TOKENS == 1
+        if self.pool.free_blocks < len(tokens):
+            return None
+        draft = CacheNode(tip, tokens)
+        draft.last_used = -1
+        draft.blocks = self.pool.take(len(tokens))
+        draft.slots = slots_of(draft.blocks)
+        self._with_blocks[draft] = None
+        return draft
+
+    def accept(self, draft: CacheNode, node: CacheNode) -> None:
+        """Move the KV of the draft's first token to a node that ends with this token; the token leaves the draft.
+
+        Where either was evicted in the meantime, nothing is moved, and the token is computed again.
+        """
+        token = draft.tokens.pop(0)
+        assert node.tokens[-1] == token
+        if not draft.computed or node.computed < len(node.tokens) - 1:
+            self.empty(draft)
+            return
+        node.blocks.append(draft.blocks.pop(0))
+        node.slots, draft.slots = slots_of(node.blocks), draft.slots[1:]
+        node.computed, draft.computed = node.computed + 1, draft.computed - 1
+        self._with_blocks[node] = None
+        if not draft.blocks:
+            self.empty(draft)
 
     def drop(self, node: CacheNode) -> None:
         """Remove one reference; free the node if it has neither references nor children left.

@@ -3,8 +3,11 @@
 Shapes: P pieces, T tokens of a tick, V outputs per token (logits, or one score).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
+from palmette.engine.few_rows import fast_for_few_rows, plain_linears
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
+from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError, BudgetError
@@ -30,16 +35,18 @@ AttentionMaskInterface.register(NAME, tree_mask)
 class TreeModel:
     """A decoder-only model with a tree cache in place of its own KV cache. Its code is not changed.
 
-    Its attention implementation is switched during a forward pass only. Raises BackendError for a model without
-    attention; call `check` to compare the outputs with those of the plain forward pass.
+    Its attention implementation and the order of small products are switched during a forward pass only. Raises
+    BackendError for a model without attention; `check` compares the outputs with those of the plain forward pass.
     """
 
     def __init__(self, model: PreTrainedModel, *, budget_bytes: int | None = None) -> None:
         self._model = model
         self.cache = TreeCache(KvPool(kv_shape(model), budget_bytes))
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
+        self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
+        self._linears = plain_linears(model)
 
     @property
     def weight_version(self) -> int:
@@ -63,13 +70,14 @@ class TreeModel:
         Empties the KV cache. Raises ConfigError or BackendError, with the model as before, if the adapter cannot be
         loaded or the model fails `check` with it.
         """
-        before = self._model
+        before = self._model, self._linears
         try:
-            with undone_on_error(before):
-                self._model = swap_adapter(before, folder)
+            with undone_on_error(self._model):
+                self._model = swap_adapter(self._model, folder)
+                self._linears = plain_linears(self._model)
                 self.check()
         except BaseException:
-            self._model = before
+            self._model, self._linears = before
             raise
         self.weights_changed()
 
@@ -118,24 +126,23 @@ class TreeModel:
             f"{pool.shape.token_bytes} bytes, and the longest prompt with all its steps must fit"
         )
 
-    def run(self, pieces: Sequence[Piece]) -> torch.Tensor:
+    def run(self, pieces: Sequence[Piece], every: Collection[CacheNode] = ()) -> torch.Tensor:
         """Compute all pieces in one forward pass; return the output at the last token of each, as PV in float32.
 
+        Of the nodes in `every` it is the output at every token of the piece, in order: P counts them all.
         Every node must have its slots reserved and its ancestors computed or among the pieces, and at most one piece.
         Afterwards the tokens of the pieces count as computed.
         """
-        return self._run(pieces, every=False)[0]
+        return self._run(pieces, [last - first if node in every else 1 for node, first, last in pieces])
 
     def run_every(self, pieces: Sequence[Piece]) -> list[torch.Tensor]:
         """Compute all pieces as `run` does; return the model's output at every token of each, in float32."""
-        logits_TV, last_indices = self._run(pieces, every=True)
-        return [
-            logits_TV[end + 1 - (last - first) : end + 1]
-            for (_, first, last), end in zip(pieces, last_indices, strict=True)
-        ]
+        lengths = [last - first for _, first, last in pieces]
+        logits_TV = self._run(pieces, lengths)
+        return [logits_TV[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
-    def _run(self, pieces: Sequence[Piece], *, every: bool) -> tuple[torch.Tensor, list[int]]:
-        """Return the outputs, at every token or at each piece's last, and the index of each piece's last token in T."""
+    def _run(self, pieces: Sequence[Piece], counts: Sequence[int]) -> torch.Tensor:
+        """Return the outputs at the last `counts` tokens of each piece, in the order of the pieces."""
         self.calls += 1
         ordered, segments = order_pieces(pieces)
         tokens = np.array([token for node, first, last in ordered for token in node.tokens[first:last]])
@@ -145,11 +152,17 @@ class TreeModel:
         )
         ends = np.cumsum([last - first for _, first, last in ordered]) - 1
         index_of = {piece.node: int(end) for piece, end in zip(ordered, ends, strict=True)}
-        last_P = torch.tensor([index_of[piece.node] for piece in pieces], device=self.device)
+        wanted = [
+            index_of[piece.node] + 1 - count + place
+            for piece, count in zip(pieces, counts, strict=True)
+            for place in range(count)
+        ]
+        is_all = wanted == list(range(len(tokens)))
+        wanted_P = slice(None) if is_all else torch.tensor(wanted, device=self.device)
         tick = Tick(
             self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
         )
-        with self._attention(NAME):
+        with self._attention(NAME), fast_for_few_rows(self._linears):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
@@ -157,12 +170,12 @@ class TreeModel:
                 attention_mask=torch.ones(1, len(tokens), dtype=torch.bool, device=self.device),
                 use_cache=False,
                 tick=tick,
-                **({"logits_to_keep": last_P} if self._takes_logits_to_keep and not every else {}),
+                **({"logits_to_keep": wanted_P} if self._takes_logits_to_keep and not is_all else {}),
             )
         for node, _, last in pieces:
             node.computed = last
-        logits: torch.Tensor = output.logits[0] if self._takes_logits_to_keep or every else output.logits[0, last_P]
-        return logits.float(), [index_of[piece.node] for piece in pieces]
+        logits: torch.Tensor = output.logits[0] if self._takes_logits_to_keep else output.logits[0, wanted_P]
+        return logits.float()
 
     def run_alone(self, tokens: Sequence[int], count: int = 1) -> torch.Tensor:
         """Return the output at the last `count` tokens, computed without KV cache, padding or batch, in float32."""
@@ -174,6 +187,13 @@ class TreeModel:
             output = self._model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False, **options)
         logits: torch.Tensor = output.logits[0, -count:].float()
         return logits
+
+    def threads(self) -> AbstractContextManager[None]:
+        """Return a block for ticks that uses fewer threads while others need the cores; see `as_many_as_free`.
+
+        Only on the CPU in float32: there a caller decides what is close by `run_alone`, outside of such a block.
+        """
+        return as_many_as_free() if self.device.type == "cpu" and not self._is_rounded else nullcontext()
 
     @contextmanager
     def _attention(self, name: str | None) -> Iterator[None]:
@@ -214,8 +234,7 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that uses transformers' AttentionInterface")
-        is_rounded = self._model.dtype != torch.float32 or is_quantized(self._model)
-        tolerance = 0.1 if is_rounded else 2e-3
+        tolerance = 0.1 if self._is_rounded else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=tolerance * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):

@@ -5,6 +5,8 @@ import resource
 from functools import cache
 from pathlib import Path
 
+from palmette.cgroups import own_groups
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = (
     ("sys/fs/cgroup", "memory.max", "memory.current", ("active_file", "inactive_file")),
@@ -25,34 +27,13 @@ def cgroup_limits(root: Path = Path("/")) -> list[tuple[int, int]]:
     """
     found = []
     for folder, limit_file, used_file, cached in _CGROUPS:
-        for group in _own_groups(root, folder):
+        for group in own_groups(folder, "memory" if folder.endswith("memory") else "", root):
             limit = _number(group / limit_file)
             if limit is not None:
                 stat = numbers(group / "memory.stat")
                 used = (_number(group / used_file) or 0) - sum(stat.get(name, 0) for name in cached)
                 found.append((limit, max(0, used)))
     return found
-
-
-def _own_groups(root: Path, folder: str) -> list[Path]:
-    """Return the folder of this process's cgroup and those of all groups above it, the outermost first.
-
-    /proc/self/cgroup has a line `ID:CONTROLLERS:PATH` for each hierarchy; version 2 has no controllers. In a container
-    the path may be the host's: what is not mounted here has no files, and the outermost folder is the container's own.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    wanted = "memory" if folder.endswith("memory") else ""
-    rows = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    path = next((path for _, controllers, path in rows if wanted in controllers.split(",")), "/")
-    groups = [root / folder]
-    for part in path.strip("/").split("/"):
-        if part in ("", ".."):  # The group is outside of what this namespace shows.
-            break
-        groups.append(groups[-1] / part)
-    return groups
 
 
 def memory_info(root: Path = Path("/")) -> dict[str, int]:

@@ -61,6 +61,8 @@ class SearchNeeds:
     policy_rows: int = 512
     reward_rows: int = 512
     embed_rows: int = 128
+    drafts: bool = True
+    """Whether a tick of few rows computes drafted tokens too."""
     scales_logits: bool = False
     """Whether a temperature divides the logits."""
     filters_logits: bool = False

@@ -52,6 +52,7 @@ def job_of(
         policy_rows=config.policy.batch_rows,
         reward_rows=config.reward.batch_rows,
         embed_rows=config.embedder.batch_rows,
+        drafts=config.policy.drafts == "auto",
         scales_logits=config.policy.temperature not in (0, 1),
         filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
         sorted_logits=_sorted_logits(config.policy),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from palmette.engine.limits import (
+    DRAFTED_TICK_TOKENS,
     DRAWN_BLOCK,
     DRAWN_LOGITS,
     EMBEDDED_TOKENS,
@@ -40,6 +41,8 @@ _DOUBLE_BYTES = 8
 def policy_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
     """Return what the policy holds in every phase, except its KV cache, and what it adds while it generates."""
     rows = min(search.policy_rows, search.branches)
+    if search.drafts:
+        rows = max(rows, min(DRAFTED_TICK_TOKENS, search.branches * search.step_tokens))
     prefill = min(PREFILL_TOKENS, search.questions * search.prompt_tokens)
     tick = max(
         tick_bytes(model, prefill, 1, search.prompt_tokens),

@@ -52,7 +52,8 @@ class OccupancyBins:
 
     def tick(self, rows: int) -> None:
         """Count one tick that sampled so many tokens, one for each row."""
-        self._bins[self._place(self._clock() - self._zero)].add(_Bin(1, rows))
+        place = self._place(self._clock() - self._zero)  # First: it may replace the bins by fewer.
+        self._bins[place].add(_Bin(1, rows))
 
     def event(self) -> Occupancy:
         """Return the bins so far."""

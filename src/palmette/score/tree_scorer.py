@@ -1,5 +1,7 @@
 """Scores steps on a tree-shaped KV cache: computes only new tokens, and a score does not depend on the batch."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +144,8 @@ class TreeScorer(ABC):
         new = [node for node in nodes.values() if node.computed < len(node.tokens)]
         try:
             with as_backend_error(self._name):
-                found = self._values(nodes)
+                with self.tree.threads():
+                    found = self._values(nodes)
                 for row, value in found.items():
                     if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
                         found[row] = self._value_alone(row, nodes[row])

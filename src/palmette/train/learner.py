@@ -4,6 +4,8 @@ Every sum is divided by the counted response tokens of the whole update: how it 
 Shapes: R rows, L positions, D hidden size, T counted response tokens of a micro-batch, P pieces.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,5 +1,7 @@
 """Converts a GGUF file to a transformers folder with safetensors."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import copy
 import errno
 import os

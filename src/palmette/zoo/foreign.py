@@ -1,5 +1,7 @@
 """Other libraries: their output silenced, and their errors raised as BackendError in one line."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import logging
 import warnings
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ Weights are read from safetensors only, and code that comes with a model is neve
 the wanted dtype are mapped from their file: pages are read when accessed, writes stay private to the process.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -1,5 +1,7 @@
 """Scores steps with a process reward model: the sigmoid of its scalar head at the last token of a step."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from collections.abc import Mapping
 
 import torch

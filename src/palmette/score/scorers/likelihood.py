@@ -3,6 +3,8 @@
 A model that solves the task better than the policy gives mistakes a low likelihood. No reward model has to be trained.
 """
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 import math
 from collections.abc import Mapping
 
