@@ -35,14 +35,17 @@ def answers(count: int) -> Iterator[dict[str, Any]]:
 
 
 def steps(count: int, grade: int = 2) -> Iterator[dict[str, Any]]:
-    """Yield solutions of which every second one has a line whose result is wrong; its label says so."""
+    """Yield solutions of which every second one has a line with the wrong result 0; its label says so.
+
+    One that can be learned from few rows: telling any wrong result takes tens of thousands.
+    """
     generator = random.Random(0)
     for place, problem in enumerate(islice(ladder.problems(grade, "train", 0), count)):
         lines, labels = list(problem.lines), [True] * len(problem.lines)
         if place % 2:
             wrong = generator.randrange(len(lines))
-            left, _, right = lines[wrong].partition("=")
-            lines[wrong], labels[wrong] = f"{left}={int(right) + generator.randint(1, 9)}", False
+            left, _, _ = lines[wrong].partition("=")
+            lines[wrong], labels[wrong] = f"{left}=0", False
         yield {"prompt": problem.expression, "completions": lines, "labels": labels}
 
 
@@ -120,11 +123,10 @@ def test_answers_are_learned(tmp_path: Path) -> None:
     assert '"method":"sft","on":"rows.jsonl"' in page and f'"planned":{seen[-2].update}' in page
 
 
-def test_a_reward_model_tells_right_steps_from_wrong_ones_and_scores_a_search(tmp_path: Path) -> None:
+def test_a_reward_model_learns_which_steps_are_labeled_wrong_and_scores_a_search(tmp_path: Path) -> None:
     config = load_config(
         None,
         {
-            "policy.model": "seedling-ripe",
             "prm.data": write_rows(tmp_path / "steps.jsonl", steps(300)),
             "prm.epochs": 3,
             "prm.batch_tokens": 2000,

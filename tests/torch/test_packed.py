@@ -174,7 +174,7 @@ def test_an_adapter_gets_the_gradients_of_the_rows(sharing: str, checkpointing: 
 LLAMA = exact(model_of("llama"))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     st.builds(tree, st.integers(0, 10**6), letters=st.integers(1, 4), count=st.integers(1, 12)),
     st.integers(0, 30),
