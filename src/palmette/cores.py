@@ -45,7 +45,7 @@ class CpuUse:
 
 
 def read_cpu_use(root: Path = Path("/")) -> CpuUse | None:
-    """Return the totals of now, None where the kernel does not report them. Takes 0.1 ms and 0.02 ms per thread."""
+    """Return the totals of now, None where the kernel does not report them. Took 0.13 ms with 3 threads."""
     try:
         usable = os.sched_getaffinity(0)
         idle_seconds = _idle_seconds((root / "proc/stat").read_text(encoding="ascii"), usable)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from palmette.cores import CpuShares
 
 _MISSING_CORES = 0.25
-"""So many threads without a core, on average, are taken for a lack of cores; alone it is below 0.05."""
+"""So many threads without a core, on average, are taken for a lack of cores."""
 _FREE_CORES = 0.75
 """So much of a core that nobody uses is taken for a free one."""
 SHORTEST_PATIENCE_SECONDS = 0.5
