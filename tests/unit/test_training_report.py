@@ -225,7 +225,8 @@ def test_a_run_on_rows_has_losses_and_what_the_last_test_said(tmp_path: Path) ->
     assert board_values(tests[1]) == {"test/loss": 2.5, "test/auc": 0.75, "seconds/test": 0.5}
     config = Config.model_validate({"sft": {"data": "/data/rows.jsonl", "epochs": 3}})
     with EventLog(tmp_path) as log:
-        for event in (RunStarted("0", config.model_dump(mode="json")), *rows):
+        log.write(RunStarted("0", config.model_dump(mode="json")))
+        for event in rows:
             log.write(event)
     page = write_training_page([tmp_path], tmp_path / "page.html").read_text()
     # Four updates are two epochs of three.
