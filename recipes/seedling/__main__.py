@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
+from palmette.train.supervised.measures import auc
 from recipes.seedling.alphabet import alphabet
 from recipes.seedling.policy import ripen, train_policy
-from recipes.seedling.reward import Sample, auc, sample_solutions, step_scores, train_reward
+from recipes.seedling.reward import Sample, sample_solutions, step_scores, train_reward
 
 UPDATES = 7000
 RIPENING = 6000

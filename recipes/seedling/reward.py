@@ -121,23 +121,6 @@ def step_scores(
     return scores, labels
 
 
-def auc(scores: list[float], labels: list[bool]) -> float:
-    """Return the chance that a right step scores above a wrong one; ties count half."""
-    ranked = sorted(zip(scores, labels, strict=True))
-    wrong_below, wins, place = 0, 0.0, 0
-    while place < len(ranked):
-        end = place
-        while end < len(ranked) and ranked[end][0] == ranked[place][0]:
-            end += 1
-        right = sum(label for _, label in ranked[place:end])
-        wrong = end - place - right
-        wins += right * (wrong_below + wrong / 2)
-        wrong_below += wrong
-        place = end
-    rights = sum(labels)
-    return wins / (rights * (len(labels) - rights))
-
-
 def _shuffled_batches(samples: list[Sample], generator: random.Random) -> list[list[Sample]]:
     jittered = sorted(samples, key=lambda sample: len(sample.tokens) + generator.random() * 8)
     ready = [jittered[start : start + BATCH_ROWS] for start in range(0, len(jittered), BATCH_ROWS)]

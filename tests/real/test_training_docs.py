@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from palmette.event_log import read_events
-from palmette.events import Evaluated, UpdateDone
+from palmette.events import Evaluated, RowsTested, UpdateDone
 from tests.command import palmette
 from tests.pages import ROOT, blocks, commands
 
@@ -67,3 +67,17 @@ def test_the_tree_run_learns_from_steps(folder: Path) -> None:
     (done,) = updates(folder / "tree")
     assert done.numbers["responses"] == 4 * 16
     assert done.numbers["steps"] == 1
+
+
+def test_runs_on_rows_learn_test_and_explain_their_statistics(folder: Path) -> None:
+    section = (ROOT / PAGE).read_text(encoding="utf-8").partition("| statistic |")[2].partition("\n## ")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
+    }
+    for run, measured in (("tuned", {"loss"}), ("judge", {"loss", "accuracy", "right_share"})):
+        assert [event.update for event in updates(folder / run)] == [1, 2]
+        assert {name for event in updates(folder / run) for name in event.numbers} == named
+        tests = [event for event in read_events(folder / run) if isinstance(event, RowsTested)]
+        assert [(event.update, event.rows) for event in tests] == [(0, 1), (2, 1)]
+        assert all(event.numbers.keys() - {"auc"} == measured for event in tests)
+    assert len((folder / "made" / "labels.jsonl").read_text().splitlines()) == 8

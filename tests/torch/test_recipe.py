@@ -5,8 +5,9 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.tasks import ladder
+from palmette.train.supervised.measures import auc
 from recipes.seedling.policy import collate, encode, solution_loss
-from recipes.seedling.reward import auc, judge
+from recipes.seedling.reward import judge
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:

@@ -16,6 +16,7 @@ from palmette.events import (
     Noticed,
     OomRetry,
     QuestionStarted,
+    RowsTested,
     RunStarted,
     ShownSample,
     UpdateDone,
@@ -206,3 +207,27 @@ def test_a_board_that_is_unknown_or_not_installed_is_told_before_training(tmp_pa
     said = "train.log_to names wandb, which is not installed: pip install wandb"
     assert (missing.returncode, said in missing.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_rows_has_losses_and_what_the_last_test_said(tmp_path: Path) -> None:
+    rows = [
+        UpdateDone(number, number, {"loss": loss, "epoch": number / 2, "fed_tokens": 50.0}, {"update": 1.0}, {})
+        for number, loss in enumerate((3.0, 2.0, 1.5, 1.0), 1)
+    ]
+    tests = [RowsTested(0, 4, {"loss": 3.5}, 0.5), RowsTested(2, 4, {"loss": 2.5, "auc": 0.75}, 0.5)]
+    found = data(tests[0], *rows[:2], tests[1], *rows[2:])
+    assert found["numbers"]["test_loss"] == [3.5, 2.5, 2.5, 2.5]
+    assert found["numbers"]["test_auc"] == [None, 0.75, 0.75, 0.75]
+    told = {"first_loss": 3.0, "last_loss": 1.0, "loss_before": 3.5, "loss_after": 2.5}
+    assert {name: found["summary"][name] for name in told} == told
+    assert found["tokens"] == [50, 100, 150, 200]
+    assert {phase["name"]: phase["total"] for phase in found["phases"]} == {"update": 4.0, "test": 1.0}
+    assert board_values(tests[1]) == {"test/loss": 2.5, "test/auc": 0.75, "seconds/test": 0.5}
+    config = Config.model_validate({"sft": {"data": "/data/rows.jsonl", "epochs": 3}})
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", config.model_dump(mode="json")))
+        for event in rows:
+            log.write(event)
+    page = write_training_page([tmp_path], tmp_path / "page.html").read_text()
+    # Four updates are two epochs of three.
+    assert '"method":"sft","on":"rows.jsonl","planned":6' in page
