@@ -139,7 +139,7 @@ print([name for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME") i
         "palmette.score.scorers.head",
         "palmette.score.scorers.likelihood",
         "palmette.score.sentences",
-        "palmette.train.learner",
+        "palmette.train.update.learner",
         "palmette.zoo.load",
     ],
 )
