@@ -10,11 +10,22 @@ FEW_ROWS = 4
 Measured with the weights of SmolLM2-135M in float32 on two cores of an AMD EPYC (Zen 4), two threads, milliseconds for
 all products of a tick, the fastest of 4 turns: x @ W.T by MKL, W @ x.T by MKL, x @ W.T by oneDNN:
 4 rows 73, 41, 38 (with spinning threads 64, 24, 31); 8 rows 65, 57, 42; 16 rows 76, 68, 53; 64 rows 148, 135, 117;
-256 rows 792, -, 685. oneDNN reads the weights as they are: its packed format is faster still (27, 30, 37, 100, 636),
-but takes a copy of every weight.
+256 rows 792, -, 685.
 A single row takes 38, 39, 33: MKL uses one thread for it. Divided into as many blocks of outputs as there are threads,
 it takes 16 to 18.
 """
+
+MOST_LANES = 64
+"""Up to so many rows oneDNN, too, computes W @ x.T where the rows nearly fill its vectors of `_LANES` numbers.
+
+It then reads the weights as they are; for x @ W.T it first brings them into an order of its own, in every tick, or once
+for all in a copy that takes as much memory as the weights. Measured as above, half of the layers, x @ W.T, W @ x.T with
+its result put in order, x @ W.T with a copy: 12 rows 86, 79, 75; 16 rows 92, 81, 79; 24 rows 102, 104, 92; 48 rows 157,
+134, 132; 64 rows 174, 166, 160; 128 rows 281, 291, 267; 256 rows 481, 537, 458.
+"""
+
+_LANES = 16
+_MOST_EMPTY_LANES = 4
 
 _DIVIDED_WEIGHTS = 2**18
 """A smaller weight is read by one thread as fast as by several."""
@@ -49,10 +60,14 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         return torch.nn.functional.linear(values, weight, bias)
     outputs, inputs = weight.shape
     rows = values.numel() // max(1, inputs)
+    made: torch.Tensor
     if rows > FEW_ROWS and callable(_ONEDNN):
-        made: torch.Tensor = _ONEDNN(values, weight, bias, "none", [], "")
-        return made
-    if rows == 1:
+        if not _LANES // 2 < rows <= MOST_LANES or -rows % _LANES > _MOST_EMPTY_LANES:
+            made = _ONEDNN(values, weight, bias, "none", [], "")
+            return made
+        # Contiguous, because a model's code may view the result in another shape.
+        made = _ONEDNN(weight, values.reshape(rows, inputs), None, "none", [], "").t().contiguous()
+    elif rows == 1:
         threads = torch.get_num_threads()
         if threads == 1 or outputs % threads or weight.numel() < _DIVIDED_WEIGHTS or not weight.is_contiguous():
             return torch.nn.functional.linear(values, weight, bias)
@@ -60,7 +75,6 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         # Transposed, not reshaped: with other strides of a single column bmm takes a routine that is six times slower.
         made = torch.bmm(blocks, values.reshape(1, inputs).t().expand(threads, inputs, 1))
     elif 1 < rows <= FEW_ROWS:
-        # Contiguous, because a model's code may view the result in another shape.
         made = torch.mm(weight, values.reshape(rows, inputs).t()).t().contiguous()
     else:
         return torch.nn.functional.linear(values, weight, bias)
