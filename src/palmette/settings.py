@@ -239,7 +239,8 @@ class TrainSettings(Settings):
     """How a policy is trained. Rollouts are searches.
 
     `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
-    algorithm's own settings, which it declares; in a file they stand beside the others.
+    algorithm's own settings, which it declares; in a file they stand beside the others. `critic` is `head`, a value
+    head on the policy's own body, or the name of a model.
     """
 
     algorithm: str = Field("grpo", min_length=1)
@@ -253,6 +254,8 @@ class TrainSettings(Settings):
     lora_rank: int = Field(16, ge=1, le=65_536)
     lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
     learning_rate: float = Field(1e-6, gt=0, le=1)
+    critic: str = Field("head", min_length=1)
+    critic_learning_rate: float = Field(1e-5, gt=0, le=1)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
     weight_decay: float = Field(0.0, ge=0, le=1)
@@ -295,6 +298,11 @@ class TrainSettings(Settings):
     def uses_reference(self) -> bool:
         """Whether the KL divergence from a reference policy is part of the loss or of the reward."""
         return bool(self.options.get("kl_weight", 0.0))
+
+    @property
+    def critic_model(self) -> str | None:
+        """The critic where it is a model of its own."""
+        return None if self.critic == "head" else self.critic
 
 
 class DataSettings(Settings):

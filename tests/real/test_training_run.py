@@ -1,6 +1,7 @@
 """Training runs on the seedling: resumed runs end with the same weights, bad input is told in one line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_firs
     "changed",
     [
         {"train.algorithm": "ppo"},
+        {"train.algorithm": "ppo", "train.critic": "seedling", "train.critic_learning_rate": 1e-2},
+        {"train.algorithm": "ppo", "train.critic": "seedling", "train.method": "lora"},
         {"train.algorithm": "gspo", "train.mini_batches": 2, "train.epochs": 2},
         {"train.method": "lora", "train.kl_weight": 0.1},
         {"search.strategy": "fixed_tree", "search.branches": [2, 2], "task.grade": 3, "search.total_tokens": 160},
@@ -99,8 +102,34 @@ def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, An
     name = "adapter_model.safetensors" if config.train.method == "lora" else "model.safetensors"
     last, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "stopped"))
     assert again.read_bytes() == last.read_bytes()
+    assert state_of(tmp_path / "stopped", 2) == state_of(tmp_path / "whole", 2)
+    if config.train.critic_model is not None:
+        critic, its_copy = last.parent / "critic" / name, again.parent / "critic" / name
+        assert its_copy.read_bytes() == critic.read_bytes()
+        assert critic.read_bytes() != last.read_bytes()
     began = load_file(str(Path(resolve("seedling")) / "model.safetensors"))
     assert any(not torch.equal(tensor, began.get(name, tensor * 0)) for name, tensor in load_file(last).items())
+
+
+def test_a_critic_of_its_own_learns_what_the_responses_reach(tmp_path: Path) -> None:
+    config = config_of(
+        train__algorithm="ppo", train__critic="seedling", train__critic_learning_rate=3e-3, train__updates=3
+    )
+    seen = [event.numbers for event in trained(config, tmp_path / "run") if isinstance(event, UpdateDone)]
+    assert seen[0]["value_explained"] == 0  # Its first value is 0 everywhere.
+    assert seen[-1]["value_loss"] < seen[0]["value_loss"]
+    assert all(numbers["critic_gradient_norm"] > 0 for numbers in seen)
+
+
+def test_a_critic_with_other_tokens_than_the_policy_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(resolve("seedling"), folder)
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["1"], vocabulary["2"] = vocabulary["2"], vocabulary["1"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ConfigError, match=r"its tokens are not those of the policy seedling"):
+        trained(config_of(train__algorithm="ppo", train__critic=str(folder)), tmp_path / "run")
 
 
 def test_evaluations_ask_test_questions_only(tmp_path: Path) -> None:
@@ -137,6 +166,8 @@ def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
             {"search.strategy": "fixed_tree", "search.branches": [2, 2], "train.algorithm": "ppo"},
             "ppo has a critic of its own, set it to flat",
         ),
+        ({"train.critic": "seedling"}, "train.critic is seedling: grpo has no critic. Set train.algorithm to ppo"),
+        ({"train.algorithm": "ppo", "train.critic": "seedlin"}, "seedlin.*[Dd]id you mean"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[str, Any], told: str) -> None:

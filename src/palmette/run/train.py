@@ -123,6 +123,14 @@ class TrainingRun(LearningRun):
         """Call this with the number of tokens that the policy has written since the last call."""
         self.policy.backend.on_tokens = on_tokens
 
+    def _update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool = False) -> "UpdateResult":
+        """Make one optimizer step, and before it one of a critic that is a model of its own, as verl does."""
+        if self.policy.critic is None:
+            return super()._update(samples, learning_rate, on_policy)
+        share = learning_rate / self.config.train.learning_rate
+        of_critic = self.policy.critic.update(samples, share, self._run_pieces)
+        return replace(super()._update(samples, learning_rate, on_policy), critic=of_critic)
+
     def _try_update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
         """Compute the gradients of an update and drop them."""
         return self._update(samples, 0.0, on_policy)

@@ -49,7 +49,25 @@ def statistics_of(
             numbers[name] = statistics.fmean(getattr(result, name) for result in results)
         first = results[0]
         numbers |= {"ratio_low": first.ratio_low, "ratio": first.ratio_mean, "ratio_high": first.ratio_high}
-    return numbers
+    critics = [result.critic for result in results if result.critic is not None]
+    if critics:
+        numbers["value_loss"] = statistics.fmean(critic.loss for critic in critics)
+        numbers["critic_gradient_norm"] = statistics.fmean(critic.gradient_norm for critic in critics)
+    return numbers | _value_statistics(samples)
+
+
+def _value_statistics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return how much of the spread of returns the critic foresaw: 1 all of it, 0 no more than their mean would."""
+    pairs = [
+        (value, reached)
+        for sample in samples
+        if sample.old_values is not None and sample.returns is not None
+        for value, reached in zip(sample.counted(sample.old_values), sample.counted(sample.returns), strict=True)
+    ]
+    spread = statistics.pvariance([reached for _, reached in pairs]) if pairs else 0.0
+    if not spread:
+        return {}
+    return {"value_explained": 1 - statistics.pvariance([reached - value for value, reached in pairs]) / spread}
 
 
 def shown_samples(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[ShownSample, ...]:
