@@ -247,6 +247,7 @@ class TrainSettings(Settings):
     credit: str = Field("auto", min_length=1)
     updates: int = Field(100, ge=1, le=_LARGEST_COUNT)
     questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    prompt_tokens: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     mini_batches: int = Field(1, ge=1, le=65_536)
     epochs: int = Field(1, ge=1, le=65_536)
     mask_cut: bool = False

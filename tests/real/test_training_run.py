@@ -162,6 +162,7 @@ def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
         ({"policy.quantize": "int8"}, "quantized weights cannot be trained"),
         ({"train.kl_weight": 0.1, "train.reference": "none"}, "train.kl_weight asks for a reference policy"),
         ({"train.rewards": {"score": 1.0}, "reward.model": None}, "there is no reward model"),
+        ({"train.rewards": {"gym": 1.0}}, "train.rewards names gym, and the task is ladder"),
         (
             {"search.strategy": "fixed_tree", "search.branches": [2, 2], "train.algorithm": "ppo"},
             "ppo has a critic of its own, set it to flat",
@@ -178,6 +179,41 @@ def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[
 def test_fewer_questions_than_an_update_takes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.questions is 30, and ladder has 20 questions to train on"):
         trained(config_of(train__questions=30), tmp_path)
+
+
+def test_prompts_above_the_limit_are_refused_or_left_out_with_a_count(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    texts = ["1+1", "2+2", "3+3", "4+4", "12+34-(5*6)+78-(9-1)+23"]
+    rows.write_text("".join(json.dumps({"question": text, "answer": "2"}) + "\n" for text in texts))
+    file = {"task.name": str(rows), "task.format": "ladder", "train.prompt_tokens": 8, "train.updates": 1}
+    config = load_config(None, {**{key: SMALL[key] for key in SMALL if not key.startswith("task.")}, **file})
+    with pytest.raises(ConfigError, match=r"question 5 has 25 tokens, train.prompt_tokens is 8: raise it, or set task"):
+        trained(config, tmp_path / "refused")
+    skips = load_config(config, {"task.unaskable": "skip"})
+    (tmp_path / "skips").mkdir()
+    with TrainingRun(skips, tmp_path / "skips") as run:
+        assert [note for note in run.notes if "1 questions cannot be asked" in note]
+        assert next(iter(run.updates())).update == 1
+    with pytest.raises(ConfigError, match="1 cannot be asked and 4 are left: lower it, or raise train.prompt_tokens"):
+        trained(load_config(skips, {"train.questions": 5}), tmp_path / "too few")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"train.algorithm": "ppo"}, {"search.strategy": "fixed_tree", "search.branches": [2, 2]}],
+    ids=["grpo", "ppo", "tree"],
+)
+def test_an_update_without_any_reward_makes_no_step_and_is_logged(changed: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("def none(solution):\n    return None\n")
+    rewards = {"train.rewards": {f"{tmp_path / 'none.py'}:none": 1.0}, "train.updates": 1, "train.kl_weight": 0.1}
+    (done,) = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    assert (done.numbers["steps"], done.numbers["samples"], done.numbers["unrewarded"]) == (0, 0, 12)
+    assert weights_of(tmp_path / "run", 1) != b""
+
+
+def test_an_update_whose_every_response_is_cut_and_masked_makes_no_step(tmp_path: Path) -> None:
+    seen = trained(config_of(train__updates=1, search__total_tokens=5, train__mask_cut=True), tmp_path / "run")
+    assert (seen[0].numbers["steps"], seen[0].numbers["cut_share"]) == (0, 1)
 
 
 def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def check_training(config: Config) -> None:
         raise ConfigError("train.kl_weight asks for a reference policy, and train.reference is none: set it to host")
     if "score" in train.rewards and not config.has_scores():
         raise ConfigError("train.rewards names score, and there is no reward model: set reward.model")
+    if "gym" in train.rewards and not config.task.name.startswith("rg:"):
+        raise ConfigError(f"train.rewards names gym, and the task is {config.task.name}: take an rg:NAME, or judge")
     check_boards(train.log_to)
 
 

@@ -14,12 +14,18 @@ from typing import Any, Literal
 from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.own_parts import finite_number, shown
+from palmette.score.judges.gym import gym_points
 from palmette.train.rewards.signature import Logged, TrainerState, call_batch, call_each, convention_of, is_async
 from palmette.train.rollout.responses import Response
 from palmette.units import describe_error, nearest, one_line
 
-BUILT_IN = ("judge", "score")
-"""The judge's reward of a response, and the aggregated score of its steps by the reward model."""
+BUILT_IN: dict[str, Callable[[Response], float | None]] = {
+    "judge": lambda response: response.judged,
+    "score": lambda response: response.score,
+    "gym": lambda response: gym_points(response.question, response.text),
+}
+"""The judge's reward of a response; the aggregated score of its steps by the reward model; the points of the scorer of
+reasoning-gym, which may be a part of the full ones."""
 
 _LONGEST_VALUE = 200
 """Characters that are kept of what a function logs of a response."""
@@ -63,7 +69,7 @@ class Rewards:
         parts: dict[str, list[float | None]] = {}
         for name in self._weights:
             if name in BUILT_IN:
-                parts[name] = [response.judged if name == "judge" else response.score for response in responses]
+                parts[name] = list(map(BUILT_IN[name], responses))
             else:
                 parts[name], lost = self._called(name, responses, state or TrainerState(), logged)
                 failed += lost
@@ -170,8 +176,8 @@ def find_reward(name: str) -> Callable[..., Any]:
         near = nearest(name, BUILT_IN)
         hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(
-            f"train.rewards: no reward is named {one_line(name, 80)!r}: give judge, score, package.module:name or "
-            f"file.py:name.{hint}"
+            f"train.rewards: no reward is named {one_line(name, 80)!r}: give judge, score, gym, package.module:name "
+            f"or file.py:name.{hint}"
         )
     if not callable(found):
         raise ConfigError(f"train.rewards: {one_line(name, 80)} is {shown(found)}, not a function")
