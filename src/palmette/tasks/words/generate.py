@@ -175,7 +175,7 @@ def _told(generator: random.Random, drawn: list[_Drawn], kind: AskKind, asked: l
 
 
 def _names(generator: random.Random, drawn: list[_Drawn]) -> list[Quantity] | None:
-    """Return a name for each quantity; few enough holders and things that most come several times. None if they run out."""
+    """Return a name for each quantity, None if they run out. Few holders and things, so that most come again."""
     holders = generator.sample(HOLDERS, min(len(HOLDERS), 2 + len(drawn) // 2))
     things = generator.sample(THINGS, min(len(THINGS), 3 + len(drawn) // 4))
     containers = generator.sample(list(CONTAINERS), 3)

@@ -70,9 +70,7 @@ def _slip(step: Step, generator: random.Random) -> Step:
     return replace(step, result=generator.choice(sorted(slip for slip in slips - {right} if slip >= 0)))
 
 
-def _other_operand(
-    problem: Problem, step: Step, others: Sequence[Quantity], generator: random.Random
-) -> Step | None:
+def _other_operand(problem: Problem, step: Step, others: Sequence[Quantity], generator: random.Random) -> Step | None:
     """Take another quantity for one of the operands, if one has another value that can be calculated with."""
     place = generator.randrange(len(step.operands))
     for other in generator.sample(others, len(others)):

@@ -108,7 +108,7 @@ class Problem:
 
     @cached_property
     def steps(self) -> int:
-        """How many calculations a solution has: one for each needed quantity that is not given, one for total or gap."""
+        """How many calculations a solution has: of each needed quantity that is not given, and of a total or gap."""
         derived = sum(self.by_target[quantity].kind != "given" for quantity in self.needed)
         return derived + (self.ask.kind != "one")
 

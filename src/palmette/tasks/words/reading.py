@@ -86,7 +86,7 @@ def _named(slots: dict[str, Any]) -> tuple[Named, ...]:
 
 
 def read_problem(text: str) -> Problem:
-    """Return the problem that a text tells: facts, each ended by a full stop, then a question; what follows is not read.
+    """Return the problem that a text tells: facts with full stops, then a question; what follows is not read.
 
     Raises ValueError for a text of anything else, or with facts that do not define what is asked.
     """

@@ -1,5 +1,6 @@
 """Rows to train on: solutions for `palmette sft`, solutions with labeled steps for `palmette train-prm`."""
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -16,10 +17,11 @@ from palmette.tasks.words.structure import Split
 
 def distinct_problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
     """Yield problems without end, each text once."""
-    seen: set[str] = set()
+    seen: set[bytes] = set()
     for problem in problems(grade, split, seed):
-        if problem.text not in seen:
-            seen.add(problem.text)
+        digest = hashlib.blake2b(problem.text.encode(), digest_size=8).digest()
+        if digest not in seen:
+            seen.add(digest)
             yield problem
 
 

@@ -19,8 +19,9 @@ def random_order(problem: Problem, generator: random.Random) -> list[Quantity | 
     found: list[Quantity | None] = []
     while waiting:
         ready = [quantity for quantity in waiting if not any(o in waiting for o in operands_of(problem, quantity))]
-        found.append(generator.choice(ready))
-        waiting.remove(found[-1])
+        chosen = generator.choice(ready)
+        found.append(chosen)
+        waiting.remove(chosen)
     return found if problem.ask.kind == "one" else [*found, None]
 
 
