@@ -2,8 +2,8 @@
 
 Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} and {Z} {z} those of its operands, {n} the
 number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
-{c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}. A
-step may leave out any of its operands.
+{c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
+A step may leave out any of its operands.
 """
 
 from palmette.tasks.words.problem import AskKind, FactKind
