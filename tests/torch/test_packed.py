@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from palmette.memory.guard import RunPieces
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, PolicyLoss, PolicyLosses
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.optimizer import AdamSettings
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings, PolicyLoss, PolicyLosses
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.reference import response_logprobs
+from palmette.train.update.token_batch import TokenBatch
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
 TINY: dict[str, Any] = {

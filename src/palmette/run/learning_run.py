@@ -25,7 +25,7 @@ from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
     from palmette.run.trained_model import TrainedModel
-    from palmette.train.update_result import UpdateResult
+    from palmette.train.update.update_result import UpdateResult
 
 CHECKPOINTS = "checkpoints"
 

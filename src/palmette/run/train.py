@@ -31,7 +31,7 @@ from palmette.train.samples import Sample
 
 if TYPE_CHECKING:
     from palmette.run.training_policy import TrainedPolicy
-    from palmette.train.update_result import UpdateResult
+    from palmette.train.update.update_result import UpdateResult
 
 
 class TrainingRun(LearningRun):

@@ -12,12 +12,12 @@ import torch
 from palmette.errors import RunError
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, PolicyLoss
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.optimizer import AdamSettings
 from palmette.train.samples import Sample
-from palmette.train.value_head import ValueHead
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings, PolicyLoss
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.value_head import ValueHead
 from palmette.units import describe_error
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy

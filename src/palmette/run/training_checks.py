@@ -7,6 +7,7 @@ from palmette.errors import ConfigError, RunError
 from palmette.run.boards import check_boards
 from palmette.run.folder import recorded_values
 from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
+from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
 from palmette.units import one_line
 
@@ -66,14 +67,41 @@ def check_policy(policy: PolicySettings) -> None:
         raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
 
 
+_MADE_QUESTIONS = 10_000
+"""Questions that a generator makes for a run whose config does not say how many: 1 to 3 s."""
+
+_EVERY_ROW = 10**7
+"""More questions than a file holds."""
+
+
 def training_config(config: Config) -> Config:
-    """Return the config of reinforcement learning: without a reward model that nothing asks, without rows of files."""
+    """Return the config of reinforcement learning: without a reward model that nothing asks, without rows of files.
+
+    What is not set is decided here, where it is known what was set: a recorded config has every key. That is how many
+    questions there are, and for branches that grow independently a limit of steps that no branch reaches before its
+    limit of tokens.
+    """
+    config = _with_questions(_with_depth(config))
     names = (config.search.strategy, config.train.eval_strategy)
     strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
     config = config.model_copy(update={"sft": SftSettings(), "prm": PrmSettings()})
     if "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies):
         return config
     return without_reward(config)
+
+
+def _with_questions(config: Config) -> Config:
+    if "questions" in config.task.model_fields_set:
+        return config
+    count = _EVERY_ROW if source_of(config.task.name) == FILE_SOURCE else _MADE_QUESTIONS
+    return config.model_copy(update={"task": config.task.model_copy(update={"questions": count})})
+
+
+def _with_depth(config: Config) -> Config:
+    search = config.search
+    if "depth" in search.model_fields_set or not search.build_strategy().independent:
+        return config
+    return config.model_copy(update={"search": search.model_copy(update={"depth": search.total_tokens})})
 
 
 def without_reward(config: Config) -> Config:

@@ -11,8 +11,8 @@ from palmette.run.trained_model import TrainedModel
 from palmette.run.training_checks import algorithm_of
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
-from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
+from palmette.train.update.reference import response_logprobs, response_values
 from palmette.units import parse_bytes
 from palmette.zoo.load import load_policy
 

@@ -21,7 +21,7 @@ from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.responses import responses_of
 from palmette.train.rollout.statistics import shown_samples, statistics_of
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
+from palmette.train.update.update_result import UpdateResult
 
 
 @dataclass

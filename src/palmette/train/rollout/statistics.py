@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from palmette.events import ShownSample
 from palmette.train.rollout.groups import Group
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
+from palmette.train.update.update_result import UpdateResult
 
 SHOWN_GROUPS = 2
 SHOWN_RESPONSES = 4

@@ -17,11 +17,8 @@ from torch import nn
 
 from palmette.errors import BackendError, ConfigError, RunError
 from palmette.memory.guard import RunPieces, run_whole
-from palmette.train.batch import Given, given_by, make_rows
 from palmette.train.logprobs import token_logprobs
-from palmette.train.loss import LossSettings, PolicyLoss, token_losses
 from palmette.train.model_parts import Head, body_of, head_of
-from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.packed.backward import Scored, run_backward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
@@ -29,9 +26,12 @@ from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Mode, Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_update
-from palmette.train.token_batch import TokenBatch
 from palmette.train.trainable import check_trainable
-from palmette.train.update_result import UpdateResult, means_of, merged_sums, pass_sums, weighed
+from palmette.train.update.batch import Given, given_by, make_rows
+from palmette.train.update.loss import LossSettings, PolicyLoss, token_losses
+from palmette.train.update.optimizer import AdamSettings, AdamW
+from palmette.train.update.token_batch import TokenBatch
+from palmette.train.update.update_result import UpdateResult, means_of, merged_sums, pass_sums, weighed
 
 _OPTIMIZER, _VALUE_HEAD = "optimizer.", "value_head."
 """Begin the names of optimizer state and of a value head's weights in a checkpoint."""

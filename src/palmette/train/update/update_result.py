@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from palmette.train.batch import Given
-from palmette.train.loss import TokenLosses
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.batch import Given
+from palmette.train.update.loss import TokenLosses
+from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)

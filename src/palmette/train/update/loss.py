@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from palmette.train.divergence import Estimator
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from palmette.errors import PalmetteError
-from palmette.train.batch import make_rows
 from palmette.train.logprobs import token_logprobs
 from palmette.train.model_parts import Head, body_of, head_of
 from palmette.train.packed.backward import run_forward
@@ -25,6 +24,7 @@ from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_tokens, micro_batches, shared_temperature
+from palmette.train.update.batch import make_rows
 
 
 @torch.no_grad()
