@@ -131,16 +131,16 @@ class RewardSettings(Settings):
 
 
 class TaskSettings(Settings):
-    """Where questions come from; null formats mean the task's own."""
+    """Where questions come from; a null grade and null formats mean the task's own."""
 
     name: str = Field("ladder", min_length=1)
     questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
     skip: int = Field(0, ge=0, le=_LARGEST_COUNT)
     seed: int = Field(0, ge=0, le=_LARGEST_SEED)
-    grade: int = Field(3, ge=1, le=9)
+    grade: int | None = Field(None, ge=1, le=9)
     split: Literal["train", "test"] = "test"
     generator: dict[str, Any] = Field(default_factory=dict)
-    format: Literal["auto", "math", "gym", "ladder"] = "auto"
+    format: Literal["auto", "math", "gym", "ladder", "words"] = "auto"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
     step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)

@@ -16,10 +16,10 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
-from palmette.engine.few_rows import fast_for_few_rows, plain_linears
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
+from palmette.engine.products import fast_products, plain_linears
 from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
@@ -173,7 +173,7 @@ class TreeModel:
         tick = Tick(
             self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
         )
-        with self._attention(NAME), fast_for_few_rows(self._linears):
+        with self._attention(NAME), fast_products(self._linears):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
