@@ -13,7 +13,7 @@ from palmette.tree import Node, Tree
 
 
 def frontier_of(case: dict[str, Any]) -> Frontier:
-    """Return the case's frontier, with as many tokens in a node as the case says: its own id, so that none are equal."""
+    """Return the case's frontier, with as many tokens in a node as the case says. No two nodes are equal."""
     nodes: list[Node] = []
     for each in case["nodes"]:
         depth = 0 if each["parent"] is None else nodes[each["parent"]].depth + 1

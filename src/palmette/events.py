@@ -57,8 +57,10 @@ class WaveDone:
     `kv_tokens` are the KV tokens that the cache holds for the added steps, every distinct prefix of their paths once,
     `separate_kv_tokens` with the whole path of each counted (see `Tree.kv_counts`). Runs of earlier versions have
     `kv_as_held` False: they counted every node, also one that equals a sibling. `event_log` counts these again when it
-    reads them. `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does
-    not cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
+    reads them.
+
+    `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does not
+    cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
     kind: ClassVar[str] = "wave_done"

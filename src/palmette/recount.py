@@ -1,4 +1,4 @@
-"""Counts the KV tokens of events from earlier versions again, as a cache holds them: those counted equal siblings twice.
+"""Counts the KV tokens in events of earlier versions again, as a cache holds them: those counted equal siblings twice.
 
 Every wave has recorded the tokens of its steps, so nothing is lost. A run that was resumed can have questions of both
 kinds; all waves of one question are of one kind, because a question is begun again if its process has ended.

@@ -30,9 +30,8 @@ def test_a_token_is_counted_once_however_many_leaves_share_it() -> None:
 
 def test_siblings_are_counted_once_as_far_as_their_tokens_are_equal() -> None:
     tree = Tree((1, 2))
-    first, copy, other = (
-        tree.add(0, tokens, "", (), finished=False).id for tokens in ((3, 4, 5), (3, 4, 5), (3, 4, 6))
-    )
+    steps = ((3, 4, 5), (3, 4, 5), (3, 4, 6))
+    first, copy, other = (tree.add(0, tokens, "", (), finished=False).id for tokens in steps)
     assert tree.kv_counts([first, copy]) == KvCounts(held=4, shared=4, unshared=8)
     assert tree.kv_counts([first, copy, other]) == KvCounts(held=4, shared=4, unshared=12)
     assert tree.distinct_tokens([first, copy, other]) == 2 + 2 + 1 + 1

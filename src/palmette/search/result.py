@@ -32,8 +32,8 @@ class Choice:
 class SearchResult:
     """Everything a search found for one question.
 
-    `answer`, `outcome`, `solution` and `score` belong to the leaf that `vote` elects. KV tokens are those that the cache
-    holds for the branches in flight at the end of a wave, prompt included: every distinct prefix once (see
+    `answer`, `outcome`, `solution` and `score` belong to the leaf that `vote` elects. KV tokens are those that the
+    cache holds for the branches in flight at the end of a wave, prompt included: every distinct prefix once (see
     `Tree.kv_counts`); `mean` and `peak` are over the waves.
     """
 
