@@ -188,16 +188,28 @@ def test_at_every_moment_the_pool_stores_each_prefix_of_a_question_once(
 def test_equal_steps_below_equal_steps_are_stored_once_whatever_stands_between_them(rows: int) -> None:
     backend = backend_of("random", batch_rows=rows)
     prompt = backend.encode(words("1+2")[0].messages)
+
+    def long_steps(prefix: tuple[int, ...]) -> list[int]:
+        """Return seeds of different steps below this prefix that are long and end no solution."""
+        tried = [Expansion("other", 0, prefix, seed, 6) for seed in range(60)]
+        written = {step.tokens: wish.seed for wish, step in zip(tried, backend.expand(tried), strict=True)}
+        backend.release("other", [0])
+        return [seed for tokens, seed in written.items() if len(tokens) == 6]
+
+    def grown(nodes: Sequence[int], above: Sequence[tuple[int, tuple[int, ...]]], seeds: Sequence[int]) -> list[Step]:
+        wishes = zip(above, seeds, nodes, strict=True)
+        return backend.expand(
+            [Expansion("q", parent, prefix, seed, 6, node) for (parent, prefix), seed, node in wishes]
+        )
+
     # The seeds decide what is written: 1 and 3 are copies, and so are 4 and 6 below them.
-    first = [Expansion("q", 0, prompt, seed, 9, node) for node, seed in ((1, 5), (2, 8), (3, 5))]
-    steps = backend.expand(first)
-    assert steps[0].tokens == steps[2].tokens != steps[1].tokens
-    second = [
-        Expansion("q", above.node or 0, (*prompt, *step.tokens), seed, 9, node)
-        for above, step, (node, seed) in zip(first, steps, ((4, 6), (5, 7), (6, 6)), strict=True)
-    ]
-    steps = backend.expand(second)
-    assert steps[0].tokens == steps[2].tokens and len(steps[0].tokens) > 1
+    one, two, *_ = long_steps(prompt)
+    first = grown((1, 2, 3), [(0, prompt)] * 3, (one, two, one))
+    paths = [(*prompt, *step.tokens) for step in first]
+    assert paths[0] == paths[2] != paths[1]
+    below, *_ = long_steps(paths[0])
+    second = grown((4, 5, 6), list(zip((1, 2, 3), paths, strict=True)), (below, two, below))
+    assert second[0].tokens == second[2].tokens
     assert pool_tokens(backend) == stored(backend)
 
 
