@@ -40,7 +40,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-seedling: $(READY)  ## train the three shipped models again, under 90 minutes on 2 cores
+seedling: $(READY)  ## train the three small models again, by palmette sft and palmette train-prm
 	$(BIN)/python -m recipes.seedling
 
 bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating

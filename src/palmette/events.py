@@ -231,7 +231,8 @@ class MemoryTimeline:
 class ShownSample:
     """One response of an update for people to read: its prompt and text, reward and advantage.
 
-    `advantage` is the mean over its tokens, None for a response that was left out. `parts` has the rewards by name.
+    `advantage` is the mean over its tokens, None for a response that was left out. `parts` has the rewards by name,
+    `logged` what reward functions logged of it.
     """
 
     question: str
@@ -241,6 +242,34 @@ class ShownSample:
     advantage: float | None
     is_cut: bool
     parts: dict[str, float | None] = field(default_factory=dict)
+    logged: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShownStep:
+    """One branch of a tree of an update for people to read: a step with those that follow it without an alternative.
+
+    `parent` is the place of the branch above it, counted from 1, or 0 for the prompt. `state` is that of its last step.
+    `value` is what the leaves below it reached, None for a pruned branch; `reward` is that of a leaf. `advantage` is
+    None where nothing is learned from it.
+    """
+
+    parent: Count
+    text: str
+    tokens: Count
+    state: str
+    value: float | None
+    advantage: float | None
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class ShownTree:
+    """The first branches of a question's tree, in the order in which they grew, and how many others it has."""
+
+    question: str
+    steps: tuple[ShownStep, ...]
+    left_out: Count = 0
 
 
 @dataclass(frozen=True)
@@ -258,6 +287,7 @@ class UpdateDone:
     seconds: dict[str, Amount]
     peak_bytes: dict[str, Count]
     samples: tuple[ShownSample, ...] = ()
+    trees: tuple[ShownTree, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ class Job:
     embedder: Model | None
     search: SearchNeeds
     update: UpdateNeeds | None = None
+    critic: Model | None = None
+    """A critic that is a model of its own, beside the policy on its device."""
     inference_share: float = 0.95
     training_share: float = 0.90
     any_embed_device: bool = False
