@@ -354,7 +354,7 @@ def test_an_adapter_with_another_vocabulary_is_refused(policy: Path, tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The head is tied to the embedding.
         adapted = get_peft_model(wider, LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"]))
-    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.save_pretrained(str(tmp_path / "adapter"))
     edit(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path=str(policy))
     with pytest.raises(BackendError, match=r"does not fit .*size mismatch for .*lm_head"):
         load_policy(str(policy), adapter=str(tmp_path / "adapter"))

@@ -16,10 +16,10 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
-from palmette.engine.products import fast_products, plain_linears
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
+from palmette.engine.products import fast_products, plain_linears
 from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
