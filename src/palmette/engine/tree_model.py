@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
+from palmette.engine.lora_products import fast_adapters, lora_layers
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
 from palmette.engine.products import fast_products, plain_linears
 from palmette.engine.threads import as_many_as_free
@@ -52,7 +53,7 @@ class TreeModel:
         self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
-        self._linears = plain_linears(model)
+        self._find_layers()
 
     @property
     def weight_version(self) -> int:
@@ -76,16 +77,20 @@ class TreeModel:
         Empties the KV cache. Raises ConfigError or BackendError, with the model as before, if the adapter cannot be
         loaded or the model fails `check` with it.
         """
-        before = self._model, self._linears
+        before = self._model
         try:
             with undone_on_error(self._model):
                 self._model = swap_adapter(self._model, folder)
-                self._linears = plain_linears(self._model)
+                self._find_layers()
                 self.check()
         except BaseException:
-            self._model, self._linears = before
+            self._model = before
+            self._find_layers()
             raise
         self.weights_changed()
+
+    def _find_layers(self) -> None:
+        self._linears, self._adapted = plain_linears(self._model), lora_layers(self._model)
 
     def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
         """Overwrite the weights by a state dict or a folder of safetensors, empty the KV cache; see `overwrite`."""
@@ -173,7 +178,7 @@ class TreeModel:
         tick = Tick(
             self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
         )
-        with self._attention(NAME), fast_products(self._linears):
+        with self._attention(NAME), fast_products(self._linears), fast_adapters(self._adapted):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),
