@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
-from palmette.engine.lora_products import fast_adapters, lora_layers
-from palmette.engine.products import fast_products, plain_linears
+from palmette.engine.fast_modules import in_use, swaps
+from palmette.engine.lora_products import is_lora_layer
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def adapted(policy: LlamaForCausalLM) -> Any:
 
 
 def fast(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    with fast_products(plain_linears(model)), fast_adapters(lora_layers(model)):
+    with in_use(swaps(model)):
         found: torch.Tensor = model(tokens).logits
-    assert all("forward" not in layer.__dict__ for layer in lora_layers(model))
+    assert all("forward" not in module.__dict__ for module in model.modules())
     return found
 
 
@@ -35,7 +35,7 @@ def fast(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 def test_outputs_are_those_of_peft_with_the_adapter_and_without(adapted: Any, rows: int) -> None:
     tokens = 1 + torch.arange(rows)[None] % 7
     own = adapted(tokens).logits
-    assert len(lora_layers(adapted)) == 14
+    assert sum(map(is_lora_layer, adapted.modules())) == 14
     torch.testing.assert_close(fast(adapted, tokens), own, rtol=0, atol=1e-5)
     with adapted.disable_adapter():
         base = adapted(tokens).logits

@@ -3,40 +3,26 @@
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 
 
-def lora_layers(model: torch.nn.Module) -> list[Any]:
-    """Return the model's linear layers with LoRA adapters that run PEFT's own code."""
+def is_lora_layer(module: torch.nn.Module) -> bool:
+    """Return whether this is a linear layer with LoRA adapters that runs PEFT's own code."""
     if "peft" not in sys.modules:
-        return []
+        return False
     from peft.tuners.lora import Linear
 
-    return [module for module in model.modules() if type(module) is Linear and "forward" not in module.__dict__]
+    return type(module) is Linear
 
 
-@contextmanager
-def fast_adapters(layers: Sequence[Any]) -> Iterator[None]:
-    """Let these layers add one plain adapter in place inside the block, where no gradients are recorded.
+def fast_adapted(layer: Any, values: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+    """Return what the layer returns, but for rounding, with one plain adapter added in place.
 
-    Results differ from those of the layers' own code by rounding. Everything else (several adapters, none, dropout,
-    variants of LoRA) is left to that code.
+    Everything else (several adapters, none, dropout, variants of LoRA, recorded gradients) is left to the layer's own
+    code.
     """
-    for layer in layers:
-        layer.__dict__["forward"] = partial(_forward, layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.__dict__["forward"]
-
-
-def _forward(layer: Any, values: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
     names = layer.active_adapters
     name = names[0] if len(names) == 1 else None
     if (
