@@ -36,10 +36,10 @@ def test_outputs_are_those_of_peft_with_the_adapter_and_without(adapted: Any, ro
     tokens = 1 + torch.arange(rows)[None] % 7
     own = adapted(tokens).logits
     assert sum(map(is_lora_layer, adapted.modules())) == 14
-    torch.testing.assert_close(fast(adapted, tokens), own, rtol=0, atol=1e-5)
+    torch.testing.assert_close(fast(adapted, tokens), own, rtol=0, atol=1e-4)
     with adapted.disable_adapter():
         base = adapted(tokens).logits
-        torch.testing.assert_close(fast(adapted, tokens), base, rtol=0, atol=1e-5)
+        torch.testing.assert_close(fast(adapted, tokens), base, rtol=0, atol=1e-4)
     assert (own - base).abs().max() > 1e-2
 
 
@@ -62,4 +62,4 @@ def test_several_adapters_are_left_to_peft(adapted: Any) -> None:
     adapted.base_model.set_adapter(["default", "second"])
     both = adapted(tokens).logits
     assert (both - alone).abs().max() > 1e-2
-    torch.testing.assert_close(fast(adapted, tokens), both, rtol=0, atol=1e-5)
+    torch.testing.assert_close(fast(adapted, tokens), both, rtol=0, atol=1e-4)

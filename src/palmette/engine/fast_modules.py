@@ -1,4 +1,4 @@
-"""Faster code for modules of known kinds, in use during a forward pass of the engine only; all others are left alone."""
+"""Faster code for modules of known kinds, in use during a forward pass of the engine only; others are left alone."""
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
@@ -60,7 +60,8 @@ def fast_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
         return own
     length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
     scale = length.square_().div_(hidden.shape[-1]).add_(norm.variance_epsilon).rsqrt_()
-    return (hidden * norm.weight).mul_(scale)
+    weight: torch.Tensor = norm.weight
+    return (hidden * weight).mul_(scale)
 
 
 def _same_code(one: Any, other: Any) -> bool:

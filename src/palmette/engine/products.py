@@ -10,8 +10,8 @@ FEW_ROWS = 4
 Measured with the weights of SmolLM2-135M in float32 on two cores of an AMD EPYC (Zen 4), two threads, milliseconds for
 all products of a tick, the fastest of 4 turns: x @ W.T by MKL, W @ x.T by MKL, x @ W.T by oneDNN:
 4 rows 73, 41, 38 (with spinning threads 64, 24, 31); 8 rows 65, 57, 42; 16 rows 76, 68, 53; 64 rows 148, 135, 117;
-256 rows 792, -, 685. oneDNN reads the weights as they are: its packed format is faster still (27, 30, 37, 100, 636), but
-takes a copy of every weight.
+256 rows 792, -, 685. oneDNN reads the weights as they are: its packed format is faster still (27, 30, 37, 100, 636),
+but takes a copy of every weight.
 A single row takes 38, 39, 33: MKL uses one thread for it. Divided into as many blocks of outputs as there are threads,
 it takes 16 to 18.
 """
