@@ -234,7 +234,7 @@ class Searcher:
 
 
 def load_task(name: str, **settings: Any) -> Task:
-    """Return a task's questions: `ladder`, `rg:NAME`, the path of a JSONL file, or `package.module:name`.
+    """Return a task's questions: `ladder`, `words`, `rg:NAME`, the path of a JSONL file, or `package.module:name`.
 
     Keywords are the keys of `task.`: `load_task("ladder", questions=20, grade=2)`.
     """

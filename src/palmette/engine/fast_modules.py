@@ -1,4 +1,4 @@
-"""Faster code for modules of known kinds, in use during a forward pass of the engine only; all others are left alone.
+"""Faster code for modules of known kinds, in use during a forward pass of the engine only; others are left alone.
 
 A module is known by its code, not by its class: transformers copies Llama's code into the files of many models.
 """
@@ -17,6 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecode
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
 from palmette.engine.layer import Rotation, forward_layer, normalized
+from palmette.engine.lora_products import fast_adapted, is_lora_layer
 from palmette.engine.products import product
 
 Swap = tuple[torch.nn.Module, Callable[..., Any]]
@@ -26,8 +27,9 @@ Swap = tuple[torch.nn.Module, Callable[..., Any]]
 def swaps(model: torch.nn.Module) -> list[Swap]:
     """Return the model's modules for which there is faster code, with that code.
 
-    These are linear layers that run torch's own code on plain weights, norms with the code of LlamaRMSNorm, and decoder
-    layers with Llama's code that consist of such linear layers and norms only, in float32, without hooks inside.
+    These are linear layers that run torch's own code on plain weights, or PEFT's with LoRA adapters; norms with the
+    code of LlamaRMSNorm; and decoder layers with Llama's code that consist of plain linear layers and such norms only,
+    in float32, without hooks inside.
     """
     found: list[Swap] = []
     rotation = Rotation()
@@ -38,6 +40,8 @@ def swaps(model: torch.nn.Module) -> list[Swap]:
             found.append((module, partial(_norm, module)))
         elif _is_llama_layer(module):
             found.append((module, partial(forward_layer, module, rotation)))
+        elif "forward" not in module.__dict__ and is_lora_layer(module):
+            found.append((module, partial(fast_adapted, module)))
     return found
 
 
@@ -53,7 +57,7 @@ def in_use(swapped: Sequence[Swap]) -> Iterator[None]:
             del module.__dict__["forward"]
 
 
-def _linear(linear: torch.nn.Linear, values: torch.Tensor) -> torch.Tensor:
+def _linear(linear: Any, values: torch.Tensor) -> torch.Tensor:
     return product(values, linear.weight, linear.bias)
 
 

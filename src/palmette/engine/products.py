@@ -33,7 +33,7 @@ _DIVIDED_WEIGHTS = 2**18
 
 def _onednn() -> object:
     """Return torch's operator for oneDNN's product with plain weights, None where torch has none that works."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     try:
         operator = torch.ops.mkldnn._linear_pointwise.default

@@ -68,6 +68,7 @@ def job_of(
         embedder=_embedder(config),
         search=search,
         update=_update(config) if train else None,
+        critic=_critic(config, may_build) if train else None,
         inference_share=memory.inference_share,
         training_share=memory.training_share,
         any_embed_device=memory.any_embed_device,
@@ -193,6 +194,12 @@ def _embedder(config: Config) -> Model | None:
     if "clusters" not in config.search.build_strategy().uses or registry.is_own("embedder", settings.model):
         return None
     return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
+
+
+def _critic(config: Config, may_build: bool) -> Model | None:
+    """Return the critic where it is a model of its own: in the policy's dtype, on the policy's device."""
+    name, policy = config.train.critic_model, config.policy
+    return None if name is None else Model(name, find_shape(name, may_build=may_build), policy.dtype, policy.device)
 
 
 def _update(config: Config) -> UpdateNeeds:

@@ -145,7 +145,7 @@ class LearningRun(ABC):
             folder = self._store.save(
                 progress.update,
                 write_model=self.model.save,
-                tensors=self.model.learner.state_dict(),
+                tensors=self.model.state_dict(),
                 state={"progress": asdict(progress), "threads": self._threads, **(state or {})},
                 metric=metric,
             )

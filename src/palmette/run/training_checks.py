@@ -10,6 +10,7 @@ from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
 from palmette.units import one_line
+from palmette.zoo.resolve import check_model_name
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -50,10 +51,19 @@ def check_training(config: Config) -> None:
             raise ConfigError(
                 f"train.kl_in is reward: with train.credit {credit} rewards are those of leaves, set it to loss"
             )
+    if train.critic_model is not None:
+        if not algorithm.critic:
+            raise ConfigError(
+                f"train.critic is {train.critic}: {train.algorithm} has no critic. Set train.algorithm to ppo, or "
+                f"leave train.critic out"
+            )
+        check_model_name(train.critic, "policy")
     if train.uses_reference and train.reference == "none" and train.method == "full":
         raise ConfigError("train.kl_weight asks for a reference policy, and train.reference is none: set it to host")
     if "score" in train.rewards and not config.has_scores():
         raise ConfigError("train.rewards names score, and there is no reward model: set reward.model")
+    if "gym" in train.rewards and not config.task.name.startswith("rg:"):
+        raise ConfigError(f"train.rewards names gym, and the task is {config.task.name}: take an rg:NAME, or judge")
     check_boards(train.log_to)
 
 

@@ -82,6 +82,12 @@ def token_losses(tokens: TokenBatch, settings: LossSettings, policy: PolicyLoss 
     return TokenLosses(loss_T, found.ratio_T, found.clipped_T, kl_T.detach())
 
 
+def no_policy_losses(tokens: TokenBatch) -> PolicyLosses:
+    """Return a policy term of 0: that of a critic with a model of its own, which learns values and nothing else."""
+    zeros_T = torch.zeros_like(tokens.logprobs_T)
+    return PolicyLosses(zeros_T, torch.ones_like(zeros_T), torch.zeros_like(zeros_T, dtype=torch.bool))
+
+
 def ratios(tokens: TokenBatch) -> torch.Tensor:
     """Return exp(logprob - old) of each token, with gradients: 1 without `old_T`."""
     old_T = tokens.logprobs_T.detach() if tokens.old_T is None else tokens.old_T

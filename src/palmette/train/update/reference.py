@@ -1,4 +1,4 @@
-"""Log-probabilities of responses without gradients: under a reference model, or the policy before an update.
+"""Log-probabilities of responses without gradients, under a reference or the policy; and a critic's values.
 
 Shapes: R rows, L positions, D hidden size, T response tokens of a micro-batch.
 """
@@ -23,7 +23,7 @@ from palmette.train.packed.forward import TrieModel
 from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
-from palmette.train.samples import Sample, check_tokens, micro_batches, shared_temperature
+from palmette.train.samples import Sample, check_tokens, shared_temperature
 from palmette.train.update.batch import make_rows
 
 
@@ -48,7 +48,30 @@ def response_logprobs(
     chosen = shared_temperature(samples) if temperature is None else temperature
     if not 0 < chosen < math.inf:
         raise PalmetteError(f"log-probabilities cannot be at temperature {chosen}: give 1 for greedy decoding")
-    head = head_of(model, chosen)
+    return _of_responses(model, head_of(model, chosen), None, samples, micro_batch_tokens, sharing)
+
+
+@torch.no_grad()
+def response_values(
+    model: Any, value_head: nn.Module, samples: Sequence[Sample], *, micro_batch_tokens: int, sharing: Sharing = "auto"
+) -> list[tuple[float, ...]]:
+    """Return a critic's value before every response token of each sample, in order, masked tokens included.
+
+    Prefixes are shared as in `response_logprobs`; no logits are computed.
+    """
+    return _of_responses(model, head_of(model), value_head, samples, micro_batch_tokens, sharing) if samples else []
+
+
+def _of_responses(
+    model: Any,
+    head: Head,
+    value_head: nn.Module | None,
+    samples: Sequence[Sample],
+    micro_batch_tokens: int,
+    sharing: Sharing,
+) -> list[tuple[float, ...]]:
+    """Return a number for every response token: its log-probability, or with a value head the value before it."""
+    check_sharing(sharing)
     check_tokens(samples, len(head.weight_VD))
     every_token = [replace(sample, mask=None) for sample in samples]
     was_training = model.training
@@ -59,9 +82,11 @@ def response_logprobs(
         found: dict[int, tuple[float, ...]] = {}
         for batch in planned.batches:
             rows = (
-                _on_rows(model, head, batch)
+                _on_rows(model, head, value_head, batch)
                 if planned.mode == "off"
-                else _on_trie(model, head, batch, micro_batch_tokens if planned.mode == "depth_first" else None)
+                else _on_trie(
+                    model, head, value_head, batch, micro_batch_tokens if planned.mode == "depth_first" else None
+                )
             )
             found.update((id(sample), row) for sample, row in zip(batch, rows, strict=True))
         return [found[id(sample)] for sample in every_token]
@@ -69,43 +94,29 @@ def response_logprobs(
         model.train(was_training)
 
 
-def _on_rows(model: Any, head: Head, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+def _on_rows(
+    model: Any, head: Head, value_head: nn.Module | None, samples: Sequence[Sample]
+) -> list[tuple[float, ...]]:
     """Compute each sample as a row of its own."""
     rows = make_rows(samples, model.device)
     hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
     hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)
     del hidden_RLD
-    logprobs = token_logprobs(hidden_TD, head, rows.chosen_T)[0].tolist()
+    told_T = token_logprobs(hidden_TD, head, rows.chosen_T)[0] if value_head is None else value_head(hidden_TD)
+    told = told_T.tolist()
     ends = list(accumulate(len(sample.response) for sample in samples))
-    return [tuple(logprobs[end - len(sample.response) : end]) for end, sample in zip(ends, samples, strict=True)]
+    return [tuple(told[end - len(sample.response) : end]) for end, sample in zip(ends, samples, strict=True)]
 
 
-def _on_trie(model: Any, head: Head, samples: Sequence[Sample], most_tokens: int | None) -> list[tuple[float, ...]]:
+def _on_trie(
+    model: Any, head: Head, value_head: nn.Module | None, samples: Sequence[Sample], most_tokens: int | None
+) -> list[tuple[float, ...]]:
     """Compute each distinct prefix once, in one pass or depth first with at most so many tokens at a time."""
     trie = build_trie(samples)
     steps = depth_first(trie, len(trie.tokens) if most_tokens is None else most_tokens)
-    logprobs = run_forward(TrieModel(model, head), trie, steps)
+    values = value_head is not None
+    told = run_forward(TrieModel(model, head, value_head=value_head, values_only=values), trie, steps, values=values)
     found: list[tuple[float, ...]] = [()] * len(samples)
     for index, places in zip(trie.order, trie.predicted, strict=True):
-        found[index] = tuple(logprobs[place] for place in places)
-    return found
-
-
-@torch.no_grad()
-def response_values(
-    model: Any, value_head: nn.Module, samples: Sequence[Sample], *, micro_batch_tokens: int
-) -> list[tuple[float, ...]]:
-    """Return a critic's value before every response token of each sample, in order, masked tokens included."""
-    found: list[tuple[float, ...]] = []
-    was_training = model.training
-    model.eval()
-    try:
-        for batch in micro_batches([replace(sample, mask=None) for sample in samples], micro_batch_tokens):
-            rows = make_rows(batch, model.device)
-            hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
-            values = value_head(hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)).flatten().tolist()
-            ends = list(accumulate(len(sample.response) for sample in batch))
-            found += [tuple(values[end - len(sample.response) : end]) for end, sample in zip(ends, batch, strict=True)]
-    finally:
-        model.train(was_training)
+        found[index] = tuple(told[place] for place in places)
     return found

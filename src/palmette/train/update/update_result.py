@@ -34,6 +34,8 @@ class UpdateResult:
     gradient_norm: float
     response_tokens: int
     pieces: int
+    critic: "UpdateResult | None" = None
+    """Those of the critic's own update, where it is a model of its own; its loss is the value loss."""
 
 
 def weighed(losses: TokenLosses, given: Given, total: int) -> torch.Tensor:
