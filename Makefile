@@ -66,7 +66,7 @@ bench-algorithms: .venv-peers/.ready  ## advantages and losses against TRL's and
 # import these suffice, others need a GPU.
 .venv-peers/.ready:
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 trl==1.16.0 pydantic ray tensordict \
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 trl==1.16.0 peft pydantic ray tensordict \
 		omegaconf hydra-core codetiming orjson
 	.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps verl==0.9.1
 	touch $@

@@ -2,10 +2,6 @@
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-
 import torch
 
 FEW_ROWS = 4
@@ -20,35 +16,9 @@ A single row takes 38, 39, 33: MKL uses one thread for it. Divided into as many 
 it takes 16 to 18.
 """
 
+
 _DIVIDED_WEIGHTS = 2**18
 """A smaller weight is read by one thread as fast as by several."""
-
-
-def plain_linears(model: torch.nn.Module) -> list[torch.nn.Linear]:
-    """Return the model's linear layers that run torch's own code on plain weights."""
-    return [
-        module
-        for module in model.modules()
-        if type(module) is torch.nn.Linear
-        and type(module.weight) is torch.nn.Parameter
-        and "forward" not in module.__dict__
-    ]
-
-
-@contextmanager
-def fast_products(linears: Sequence[torch.nn.Linear]) -> Iterator[None]:
-    """Let these layers compute by the fastest routine inside the block, where no gradients are recorded.
-
-    Results differ from those of the layers' own code by rounding. Other dtypes and devices are left to that code.
-    """
-    for linear in linears:
-        own: Callable[[torch.Tensor], torch.Tensor] = partial(_forward, linear)
-        linear.__dict__["forward"] = own
-    try:
-        yield
-    finally:
-        for linear in linears:
-            del linear.__dict__["forward"]
 
 
 def _has_onednn() -> bool:
@@ -64,7 +34,11 @@ def _has_onednn() -> bool:
 _ONEDNN = _has_onednn()
 
 
-def _forward(linear: torch.nn.Linear, values: torch.Tensor) -> torch.Tensor:
+def fast_product(linear: torch.nn.Linear, values: torch.Tensor) -> torch.Tensor:
+    """Return what the layer returns, but for rounding, by the fastest routine where no gradients are recorded.
+
+    Other dtypes and devices than float32 on the CPU are left to the layer's own routine.
+    """
     weight: torch.Tensor = linear.weight
     bias: torch.Tensor | None = linear.bias
     if (

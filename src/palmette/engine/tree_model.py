@@ -16,10 +16,10 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from palmette.engine.attention import NAME, Tick, plan_attention, tree_attention, tree_mask
+from palmette.engine.fast_modules import in_use, swaps
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, KvShape, PoolFullError
 from palmette.engine.limits import PREFILL_TOKENS
 from palmette.engine.pieces import Piece, next_pieces, order_pieces
-from palmette.engine.products import fast_products, plain_linears
 from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
@@ -40,7 +40,7 @@ AttentionMaskInterface.register(NAME, tree_mask)
 class TreeModel:
     """A decoder-only model with a tree cache in place of its own KV cache. Its code is not changed.
 
-    Its attention implementation and the order of small products are switched during a forward pass only. Raises
+    Its attention implementation and the code of some modules are switched during a forward pass only. Raises
     BackendError for a model without attention; `check` compares the outputs with those of the plain forward pass.
     """
 
@@ -52,7 +52,7 @@ class TreeModel:
         self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
-        self._linears = plain_linears(model)
+        self._swaps = swaps(model)
 
     @property
     def weight_version(self) -> int:
@@ -76,14 +76,14 @@ class TreeModel:
         Empties the KV cache. Raises ConfigError or BackendError, with the model as before, if the adapter cannot be
         loaded or the model fails `check` with it.
         """
-        before = self._model, self._linears
+        before = self._model, self._swaps
         try:
             with undone_on_error(self._model):
                 self._model = swap_adapter(self._model, folder)
-                self._linears = plain_linears(self._model)
+                self._swaps = swaps(self._model)
                 self.check()
         except BaseException:
-            self._model, self._linears = before
+            self._model, self._swaps = before
             raise
         self.weights_changed()
 
@@ -173,7 +173,7 @@ class TreeModel:
         tick = Tick(
             self.cache.pool, torch.from_numpy(slots).to(self.device), plan_attention(segments, positions, self.device)
         )
-        with self._attention(NAME), fast_products(self._linears):
+        with self._attention(NAME), in_use(self._swaps):
             output = self._model(
                 input_ids=torch.from_numpy(tokens)[None].to(self.device),
                 position_ids=torch.from_numpy(positions)[None].to(self.device),

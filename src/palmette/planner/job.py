@@ -91,7 +91,7 @@ class SearchNeeds:
 
     @property
     def unshared_tokens(self) -> int:
-        """KV tokens of one question's branches if they shared nothing but the prompt."""
+        """KV tokens of one question's branches if they shared nothing but the prompt: no search holds more."""
         return self.prompt_tokens + self.width * self.total_tokens
 
 
