@@ -32,7 +32,8 @@ _SEEDLING = {
     "train.questions": 8, "train.updates": 3, "train.learning_rate": 1.0e-4, "train.micro_batch_tokens": 2048,
 }  # fmt: skip
 _TREES = {
-    "search.strategy": "fixed_tree", "search.branches": [4, 2, 2], "search.depth": 8, "train.micro_batch_tokens": 512,
+    "task.grade": 2, "search.strategy": "fixed_tree", "search.branches": [4, 2, 2], "search.depth": 8,
+    "train.micro_batch_tokens": 512,
 }  # fmt: skip
 _SMOLLM2 = {
     **_COMMON, "policy.model": "smollm2-135m", "task.name": "rg:chain_sum", "search.width": 8,
