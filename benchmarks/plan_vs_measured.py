@@ -165,10 +165,10 @@ def print_searches(rows: Mapping[str, Settings]) -> bool:
     right = True
     for name, settings in rows.items():
         measured, planned = measure("--measure", settings), planned_search(settings)
-        right &= _is_right(planned / measured)
+        right &= is_right(planned / measured)
         held_out = "held out" if name in HELD_OUT else ""
         ratio = f"{planned / measured:.2f}"
-        print(f"| {name} | {held_out} | {_mib(planned)} | {_mib(measured)} | {ratio} |", flush=True)
+        print(f"| {name} | {held_out} | {mib(planned)} | {mib(measured)} | {ratio} |", flush=True)
     return right
 
 
@@ -180,17 +180,19 @@ def print_updates(rows: Mapping[str, Settings]) -> bool:
     for name, settings in rows.items():
         measured = measure("--measure-update", settings)
         plans = [planned_update(settings, predict=predict) for predict in (False, True)]
-        right &= all(_is_right(planned / measured) for planned in plans)
+        right &= all(is_right(planned / measured) for planned in plans)
         ratios = " | ".join(f"{planned / measured:.2f}" for planned in plans)
-        print(f"| {name} | {' | '.join(map(_mib, plans))} | {_mib(measured)} | {ratios} |", flush=True)
+        print(f"| {name} | {' | '.join(map(mib, plans))} | {mib(measured)} | {ratios} |", flush=True)
     return right
 
 
-def _is_right(ratio: float) -> bool:
+def is_right(ratio: float) -> bool:
+    """Tell whether a plan is not below what was measured, and not far above it."""
     return 1 <= ratio <= 1 + MOST_ABOVE
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """Return bytes as whole MiB."""
     return f"{size / 2**20:.0f}"
 
 

@@ -174,7 +174,7 @@ class TrainingRun(LearningRun):
         generates = name in ("rollout", "evaluation")
         share = memory.inference_share if generates else memory.training_share
         # After a phase that generates, the weights are about to change.
-        with self._metered(name, share, after=self.policy.backend.free_cache if generates else None):
+        with self._metered(name, share, free_cache=self.policy.backend.free_cache if generates else None):
             yield
 
 
