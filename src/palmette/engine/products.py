@@ -51,7 +51,12 @@ def fast_product(linear: torch.nn.Linear, values: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
     rows = values.numel() // max(1, inputs)
     if rows > FEW_ROWS and _ONEDNN:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(values, weight, bias, "none", [], "")
+        try:
+            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(values, weight, bias, "none", [], "")
+        except RuntimeError:
+            # "could not create a primitive" is all that oneDNN says where memory ran out. The layer's own routine
+            # either still fits or says so in words that the out-of-memory retry knows.
+            return torch.nn.functional.linear(values, weight, bias)
         return product
     if rows == 1:
         threads = torch.get_num_threads()
