@@ -141,14 +141,18 @@ def planned_search(settings: Settings) -> int:
 
 
 def planned_update(settings: Settings, *, predict: bool) -> int:
-    """Return what the phase of the update is planned to hold: by formulas, or predicted where it can be."""
+    """Return what an update alone is planned to hold: by formulas, or predicted where it can be.
+
+    What the heap keeps of blocks that a rollout before it has freed is left out: here no rollout comes before it.
+    """
     from palmette.config import load_config
     from palmette.planner.predict import predicted_lines
     from palmette.planner.run_plan import plan_run
 
     config = load_config(None, {**settings, "memory.devices": "cpu:24GiB"})
     _, plan = plan_run(config, train=True, predicted=predicted_lines(config)[0] if predict else None)
-    return next(phase.bytes for phase in plan.devices[0].phases if phase.name == "update")
+    update = next(phase for phase in plan.devices[0].phases if phase.name == "update")
+    return update.bytes - sum(line.bytes for line in update.lines if line.holder == "heap")
 
 
 def measure(flag: str, settings: Settings) -> int:
