@@ -6,7 +6,7 @@ Shapes: R rows, L positions, D hidden size, T response tokens of a micro-batch.
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from palmette.errors import PalmetteError
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.train.batch import make_rows
 from palmette.train.logprobs import token_logprobs
 from palmette.train.model_parts import Head, body_of, head_of
@@ -35,12 +36,14 @@ def response_logprobs(
     micro_batch_tokens: int,
     temperature: float | None = None,
     sharing: Sharing = "auto",
+    run_pieces: RunPieces = run_whole,
 ) -> list[tuple[float, ...]]:
     """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
     They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
-    Prefixes that samples share are computed once, as `sharing` says, with a model that can do that. The model is in
-    eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
+    Prefixes that samples share are computed once, as `sharing` says, with a model that can do that. `run_pieces` may
+    cut a micro-batch that ran out of memory. The model is in eval mode meanwhile. Inside `memory.offload.streamed` only
+    two layers are in memory at a time.
     """
     check_sharing(sharing)
     if not samples:
@@ -58,15 +61,36 @@ def response_logprobs(
         planned = batches_of(every_token, micro_batch_tokens, possible)
         found: dict[int, tuple[float, ...]] = {}
         for batch in planned.batches:
-            rows = (
-                _on_rows(model, head, batch)
-                if planned.mode == "off"
-                else _on_trie(model, head, batch, micro_batch_tokens if planned.mode == "depth_first" else None)
-            )
+            in_all = _fed_tokens(batch)
+
+            def work(piece: Sequence[Sample], in_all: int = in_all) -> list[tuple[float, ...]]:
+                if planned.mode == "off":
+                    return _on_rows(model, head, piece)
+                # Depth first, a piece may hold its share of the limit.
+                share = max(_longest(piece), micro_batch_tokens * _fed_tokens(piece) // in_all)
+                return _on_trie(model, head, piece, share if planned.mode == "depth_first" else None)
+
+            rows = _in_pieces(run_pieces, batch, work)
             found.update((id(sample), row) for sample, row in zip(batch, rows, strict=True))
         return [found[id(sample)] for sample in every_token]
     finally:
         model.train(was_training)
+
+
+def _in_pieces(
+    run_pieces: RunPieces, batch: Sequence[Sample], work: Callable[[Sequence[Sample]], list[tuple[float, ...]]]
+) -> list[tuple[float, ...]]:
+    """Return what `work` finds for each sample of a batch, in order."""
+    results = run_pieces(batch, work, cost=lambda sample: sample.fed_tokens, group=lambda sample: sample.group)
+    return [row for rows in results for row in rows]
+
+
+def _fed_tokens(samples: Sequence[Sample]) -> int:
+    return sum(sample.fed_tokens for sample in samples)
+
+
+def _longest(samples: Sequence[Sample]) -> int:
+    return max(sample.fed_tokens for sample in samples)
 
 
 def _on_rows(model: Any, head: Head, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
@@ -75,9 +99,7 @@ def _on_rows(model: Any, head: Head, samples: Sequence[Sample]) -> list[tuple[fl
     hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
     hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)
     del hidden_RLD
-    logprobs = token_logprobs(hidden_TD, head, rows.chosen_T)[0].tolist()
-    ends = list(accumulate(len(sample.response) for sample in samples))
-    return [tuple(logprobs[end - len(sample.response) : end]) for end, sample in zip(ends, samples, strict=True)]
+    return _by_sample(token_logprobs(hidden_TD, head, rows.chosen_T)[0].tolist(), samples)
 
 
 def _on_trie(model: Any, head: Head, samples: Sequence[Sample], most_tokens: int | None) -> list[tuple[float, ...]]:
@@ -93,19 +115,36 @@ def _on_trie(model: Any, head: Head, samples: Sequence[Sample], most_tokens: int
 
 @torch.no_grad()
 def response_values(
-    model: Any, value_head: nn.Module, samples: Sequence[Sample], *, micro_batch_tokens: int
+    model: Any,
+    value_head: nn.Module,
+    samples: Sequence[Sample],
+    *,
+    micro_batch_tokens: int,
+    run_pieces: RunPieces = run_whole,
 ) -> list[tuple[float, ...]]:
-    """Return a critic's value before every response token of each sample, in order, masked tokens included."""
+    """Return a critic's value before every response token of each sample, in order, masked tokens included.
+
+    `run_pieces` may cut a micro-batch that ran out of memory.
+    """
+
+    def work(piece: Sequence[Sample]) -> list[tuple[float, ...]]:
+        rows = make_rows(piece, model.device)
+        hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
+        values = value_head(hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)).flatten().tolist()
+        return _by_sample(values, piece)
+
     found: list[tuple[float, ...]] = []
     was_training = model.training
     model.eval()
     try:
         for batch in micro_batches([replace(sample, mask=None) for sample in samples], micro_batch_tokens):
-            rows = make_rows(batch, model.device)
-            hidden_RLD = body_of(model)(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
-            values = value_head(hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)).flatten().tolist()
-            ends = list(accumulate(len(sample.response) for sample in batch))
-            found += [tuple(values[end - len(sample.response) : end]) for end, sample in zip(ends, batch, strict=True)]
+            found += _in_pieces(run_pieces, batch, work)
     finally:
         model.train(was_training)
     return found
+
+
+def _by_sample(numbers: Sequence[float], samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    """Return the numbers of all response tokens sample by sample."""
+    ends = list(accumulate(len(sample.response) for sample in samples))
+    return [tuple(numbers[end - len(sample.response) : end]) for end, sample in zip(ends, samples, strict=True)]
