@@ -40,7 +40,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-seedling: $(READY)  ## train the three shipped models again, under 90 minutes on 2 cores
+seedling: $(READY)  ## train the three small models again, by palmette sft and palmette train-prm
 	$(BIN)/python -m recipes.seedling
 
 bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating
@@ -66,7 +66,7 @@ bench-algorithms: .venv-peers/.ready  ## advantages and losses against TRL's and
 # import these suffice, others need a GPU.
 .venv-peers/.ready:
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 trl==1.16.0 pydantic ray tensordict \
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 trl==1.16.0 peft pydantic ray tensordict \
 		omegaconf hydra-core codetiming orjson
 	.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps verl==0.9.1
 	touch $@

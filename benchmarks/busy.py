@@ -2,8 +2,8 @@
 
 python -m benchmarks.busy
 
-Sides, in turn: `chosen` is what a user gets; `passive` has all threads, waiting asleep; `spinning` has all threads,
-waiting as OpenMP does by itself; `before` is another source tree (`--before OTHER/src`), nothing set.
+Sides, in turn: `chosen` is what a user gets; `passive` has all threads, waiting asleep at once; `spinning` has all
+threads, waiting as OpenMP does by itself; `before` is another source tree (`--before OTHER/src`), nothing set.
 
 Fair share: the cores are shared out equally among all processes, none getting more than it can use: a busy loop can use
 one core, a search all of them. A search whose share is s cores should take the seconds that it takes alone with n

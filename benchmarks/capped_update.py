@@ -27,11 +27,11 @@ from palmette.events import OomRetry
 from palmette.memory.guard import RunPieces, guard_with_meter
 from palmette.memory.host import mapped_bytes
 from palmette.memory.meter import Meter
-from palmette.train.learner import GuardedLearner, Learner
-from palmette.train.loss import LossSettings
 from palmette.train.model_parts import train_all
-from palmette.train.optimizer import AdamSettings
 from palmette.train.samples import Sample
+from palmette.train.update.learner import GuardedLearner, Learner
+from palmette.train.update.loss import LossSettings
+from palmette.train.update.optimizer import AdamSettings
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 

@@ -13,11 +13,11 @@ from palmette.tree import Node, Tree
 
 
 def frontier_of(case: dict[str, Any]) -> Frontier:
-    """Return the case's frontier, with as many tokens in a node as the case says and its own id as text."""
+    """Return the case's frontier, with as many tokens in a node as the case says. No two nodes are equal."""
     nodes: list[Node] = []
     for each in case["nodes"]:
         depth = 0 if each["parent"] is None else nodes[each["parent"]].depth + 1
-        tokens = (0,) * each["tokens"]
+        tokens = (each["id"],) * each["tokens"]
         nodes.append(Node(each["id"], each["parent"], depth, tokens, str(each["id"]), (), finished=False))
     scores = tuple(case["nodes"][leaf]["score"] for leaf in case["leaves"])
     labels = {leaf: case["cluster"][str(leaf)] for leaf in case["leaves"]} if len(case["leaves"]) > 1 else {}

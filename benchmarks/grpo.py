@@ -34,6 +34,7 @@ def config_of(options: argparse.Namespace, seed: int) -> Config:
             "policy.model": "smollm2-135m",
             "task.name": "rg:chain_sum",
             "task.generator": GENERATOR,
+            "task.questions": options.updates * QUESTIONS,
             "search.width": WIDTH,
             "search.total_tokens": TOKENS,
             "search.step_tokens": TOKENS,
@@ -77,8 +78,7 @@ def theirs(options: argparse.Namespace, seed: int) -> list[str]:
     from palmette.zoo.resolve import resolve
 
     config = config_of(options, seed)
-    count = options.updates * QUESTIONS
-    task = load_task(config.task.model_copy(update={"questions": count, "split": "train"}))
+    task = load_task(config.task.model_copy(update={"split": "train"}))
     rows = [{"prompt": list(question.messages), "answer": question.reference} for question in task.questions]
     folder = Path(tempfile.mkdtemp())
     questions = folder / "questions.json"

@@ -34,13 +34,13 @@ from palmette.memory.offload import streamed
 from palmette.memory.offload_pages import MappedWeights
 from palmette.memory.reclaim import reclaim
 from palmette.tasks.load import load_task
-from palmette.train import learner as learning
-from palmette.train.learner import Learner, Savings
 from palmette.train.logprobs import plain_logprobs
-from palmette.train.loss import LossSettings
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
+from palmette.train.update import learner as learning
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings
+from palmette.train.update.reference import response_logprobs
 from palmette.zoo.load import load_policy
 
 MODEL = "smollm2-135m"

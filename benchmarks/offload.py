@@ -19,8 +19,8 @@ from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import resident_bytes
 from palmette.memory.offload import streamed
 from palmette.memory.offload_pages import MappedWeights
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
+from palmette.train.update.reference import response_logprobs
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 

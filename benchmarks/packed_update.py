@@ -75,8 +75,8 @@ def measure(options: argparse.Namespace) -> None:
 
     from palmette.memory.heap import map_large_blocks
     from palmette.memory.host import peak_bytes, reset_peak, resident_bytes
-    from palmette.train.learner import Learner, Savings
     from palmette.train.model_parts import train_all
+    from palmette.train.update.learner import Learner, Savings
     from palmette.zoo.load import load_policy
 
     map_large_blocks()

@@ -35,8 +35,8 @@ from palmette.train.algorithms.ppo import Ppo, PpoSettings
 from palmette.train.algorithms.reinforce_plus_plus import ReinforcePlusPlus, ReinforcePlusPlusSettings
 from palmette.train.algorithms.rloo import Rloo, RlooSettings
 from palmette.train.divergence import Estimator, penalties
-from palmette.train.loss import LossSettings, divergences, token_losses, value_losses
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.loss import LossSettings, divergences, token_losses, value_losses
+from palmette.train.update.token_batch import TokenBatch
 
 TOLERANCE = 1e-5
 LIMIT_TOKENS = 40

@@ -112,8 +112,8 @@ def measured_update(settings: Settings) -> int:
     from palmette.config import load_config
     from palmette.memory.heap import map_large_blocks
     from palmette.planner.run_plan import job_of
-    from palmette.train.fake_update import UpdateShape
-    from palmette.train.learner import Learner, Savings
+    from palmette.train.update.fake_update import UpdateShape
+    from palmette.train.update.learner import Learner, Savings
     from palmette.zoo.load import load_policy
 
     assert map_large_blocks()

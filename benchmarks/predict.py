@@ -20,9 +20,9 @@ from benchmarks.peaks import peak_of_process
 from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import resident_bytes
 from palmette.memory.tracker import WEIGHTS, Tracker
-from palmette.train.fake_update import UpdateShape, predict_update
-from palmette.train.learner import Learner, Savings
 from palmette.train.model_parts import train_all, train_lora
+from palmette.train.update.fake_update import UpdateShape, predict_update
+from palmette.train.update.learner import Learner, Savings
 from palmette.units import format_bytes
 from palmette.zoo.load import load_policy
 

@@ -1,81 +1,125 @@
-"""`python -m recipes.seedling`: trains both seedlings and prints what they can do."""
+"""`python -m recipes.seedling`: trains the seedlings by `palmette sft` and `palmette train-prm`, and measures them."""
 
 import argparse
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-import torch
-from transformers import LlamaForCausalLM
-
+from palmette import Searcher, SearchResult, load_task
 from palmette.train.supervised.measures import auc
 from recipes.seedling.alphabet import alphabet
-from recipes.seedling.policy import ripen, train_policy
-from recipes.seedling.reward import Sample, sample_solutions, step_scores, train_reward
+from recipes.seedling.rows import labeled, solutions, write
+from recipes.seedling.untrained import new_policy
 
-UPDATES = 7000
-RIPENING = 6000
-SAMPLES = 24_000
-EPOCHS = 2
 SEED = 0
+GOOD_ENOUGH = 0.5  # A policy that is always right leaves search nothing to do.
+SFT = {
+    "sft.batch_tokens": 2048,  # Small: at this size updates are what is short, not tokens.
+    "train.learning_rate": 3e-3,
+    "train.weight_decay": 0.01,
+    "train.warmup_updates": 100,
+    "train.schedule": "cosine",
+    "train.gradient_checkpointing": "false",
+    "train.checkpoint_every": 250,
+    "train.keep_checkpoints": 1000,
+}
+PRM = {**SFT, "prm.batch_tokens": 3072, "train.learning_rate": 1e-3, "prm.epochs": 2, "prm.test_share": 0.08}
+PRM.pop("sft.batch_tokens")
 
 
 def main() -> None:
-    """Train the policy, then its reward model while a copy ripens on another core; measure all on the test split."""
-    parser = argparse.ArgumentParser(description="Train the seedlings.")
+    """Train the policy; then, side by side, a copy that hardly errs and a reward model on the policy's own steps."""
+    parser = argparse.ArgumentParser(
+        description="Train the seedlings. Stopped at any moment, the same command goes on."
+    )
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
-    parser.add_argument("--updates", type=int, default=UPDATES)
-    parser.add_argument("--ripening", type=int, default=RIPENING)
-    parser.add_argument("--samples", type=int, default=SAMPLES)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--keep-policy", action="store_true", help="train only what scores it")
+    parser.add_argument("--runs", type=Path, default=Path("runs/seedling"))
+    parser.add_argument("--rows", type=int, default=180_000, help="solutions that the policy learns from")
+    parser.add_argument("--ripe-rows", type=int, default=150_000, help="further ones that its riper copy learns from")
+    parser.add_argument("--samples", type=int, default=24_000, help="solutions of the policy that are labeled")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # Sums depend on the number of threads: one gives the shipped weights on any machine.
-    begun = time.monotonic()
-    tokenizer = alphabet()
-    folder = options.out / "seedling"
-    if options.keep_policy:
-        policy = LlamaForCausalLM.from_pretrained(folder).eval()
-    else:
-        policy = train_policy(tokenizer, options.updates, SEED)
-        policy.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    print(f"policy: done after {(time.monotonic() - begun) / 60:.1f} min", flush=True)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other_core:
-        ripening = other_core.submit(ripen_copy, folder, options.out / "seedling-ripe", options.ripening)
-        test = sample_solutions(policy, tokenizer, "test", 2048, SEED + 1)
-        print(f"policy: pass@1 {sum(sample.solved for sample in test) / len(test):.3f} on {len(test)} test problems")
-        train = sample_solutions(policy, tokenizer, "train", options.samples, SEED + 2)
-        reward = train_reward(policy, tokenizer, train, options.epochs, SEED)
-        reward.save_pretrained(options.out / "seedling-prm")
-        tokenizer.save_pretrained(options.out / "seedling-prm")
-        scores, labels = step_scores(reward, tokenizer, test)
-        wrong = 1 - sum(labels) / len(labels)
-        print(f"reward model: step AUC {auc(scores, labels):.4f} on {len(labels)} steps, {wrong:.1%} of them wrong")
-        ripening.result()
-    ripe = LlamaForCausalLM.from_pretrained(options.out / "seedling-ripe").eval()
-    (line_break,) = tokenizer.encode("\n", add_special_tokens=False)
-    chances = [chance(ripe, sample, line_break) for sample in test]
-    solved = [sample.solved for sample in test]
-    print(f"ripe policy: AUC {auc(chances, solved):.4f} of its chance for a solution, on {len(test)} samples")
-    print(f"all: done after {(time.monotonic() - begun) / 60:.1f} min")
+    runs, policy = options.runs, options.out / "seedling"
+    untrained, tokenizer = runs / "untrained", alphabet()
+    new_policy(tokenizer, SEED).save_pretrained(untrained)
+    tokenizer.save_pretrained(untrained)
+    train("sft", untrained, write(runs / "rows.jsonl", solutions(SEED), options.rows), runs / "policy")
+    copy_model(first_good(runs / "policy" / "checkpoints"), policy)
+    further = write(runs / "more.jsonl", solutions(SEED + 101), options.ripe_rows)
+    ripening = subprocess.Popen(command("sft", policy, further, runs / "ripe"), env=one_thread())
+    test = search(policy, 2048, "test")
+    print(f"policy: pass@1 {solved(test):.3f} on {len(test)} test problems", flush=True)
+    written = search(policy, options.samples, "train", seed=SEED + 2)
+    rows = (row for result in written if (row := labels_of(result)) is not None)
+    train("train-prm", policy, write(runs / "steps.jsonl", rows, options.samples), runs / "prm")  # It tells its AUC.
+    copy_model(last_checkpoint(runs / "prm"), options.out / "seedling-prm")
+    if ripening.wait():
+        raise SystemExit("the ripe copy could not be trained")
+    copy_model(last_checkpoint(runs / "ripe"), options.out / "seedling-ripe")
+    judged = search(policy, 2048, "test", reward=options.out / "seedling-ripe")
+    chances = [result.leaves[0].score or 0.0 for result in judged]
+    print(f"ripe policy: AUC {auc(chances, [result.outcome == 'correct' for result in judged]):.4f} of its likelihood")
 
 
-def ripen_copy(folder: Path, out: Path, updates: int) -> None:
-    """Train the policy of a folder on, into another."""
-    torch.set_num_threads(1)
-    tokenizer = alphabet()
-    ripen(LlamaForCausalLM.from_pretrained(folder), tokenizer, updates, SEED).save_pretrained(out)
-    tokenizer.save_pretrained(out)
+def command(kind: str, policy: Path, data: Path, out: Path) -> list[str]:
+    """Return the command that trains on rows of a file, or goes on where it was stopped."""
+    settings = SFT if kind == "sft" else PRM
+    given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    named = ["--policy", str(policy), "--data", str(data), "--out", str(out), "--seed", str(SEED)]
+    return [sys.executable, "-m", "palmette", kind, *named, *given]
 
 
-@torch.inference_mode()
-def chance(model: LlamaForCausalLM, sample: Sample, line_break: int) -> float:
-    """Return the logarithm of the model's chance for what a sample writes after the prompt, which is one line."""
-    tokens = torch.tensor([sample.tokens])
-    chances = model(input_ids=tokens[:, :-1]).logits.log_softmax(-1).gather(2, tokens[:, 1:, None])
-    return float(chances[0, sample.tokens.index(line_break) :].sum())
+def train(kind: str, policy: Path, data: Path, out: Path) -> None:
+    """Train on rows of a file until it is done."""
+    subprocess.run(command(kind, policy, data, out), check=True, env=one_thread())
+
+
+def one_thread() -> dict[str, str]:
+    """Return the environment with one thread: sums depend on how many add them up."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def last_checkpoint(run: Path) -> Path:
+    """Return the folder of a run's last checkpoint."""
+    return max((run / "checkpoints").iterdir())
+
+
+def first_good(checkpoints: Path) -> Path:
+    """Return the first checkpoint that solves enough, or the last one. Measured on problems of the training split."""
+    folders = sorted(checkpoints.iterdir())
+    return next(
+        (folder for folder in folders if solved(search(folder, 256, "train", SEED + 1)) >= GOOD_ENOUGH), folders[-1]
+    )
+
+
+def search(policy: Path, count: int, split: str, seed: int = SEED, reward: Path | None = None) -> list[SearchResult]:
+    """Let a policy solve problems of the default grade once each; a riper copy may score them by their likelihood."""
+    task = load_task("ladder", questions=count, split=split, seed=seed)
+    scored = {} if reward is None else {"reward.score": "likelihood"}
+    settings = {"task.format": "ladder", "seed": seed, **scored}
+    with Searcher(str(policy), reward and str(reward), settings=settings, width=1, total_tokens=240) as searcher:
+        return searcher.search(task)
+
+
+def solved(results: list[SearchResult]) -> float:
+    """Return the share of correct solutions."""
+    return sum(result.outcome == "correct" for result in results) / len(results)
+
+
+def labels_of(result: SearchResult) -> dict[str, object] | None:
+    """Return a solution as a row with labels."""
+    leaf = result.leaves[0]
+    lines = [step.text for step in result.tree.steps(leaf.id)]
+    return labeled(result.question.messages[-1]["content"], lines, finished=leaf.finished)
+
+
+def copy_model(checkpoint: Path, folder: Path) -> None:
+    """Copy the model of a checkpoint, without what only training needs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("training.safetensors", "manifest.json"))
+    print(json.dumps({"model": str(folder), "from": str(checkpoint)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from palmette.errors import RunError
 from palmette.events import Event
+from palmette.recount import recounted
 
 FILE_NAME = "events.jsonl"
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
@@ -107,6 +108,7 @@ class EventLog:
 def read_events(folder: Path) -> Iterator[Event]:
     """Yield a run's events in order; an incomplete last line is ignored.
 
+    KV tokens that earlier versions counted in another way are counted again (`recount`).
     Raises RunError if there is no file, and with the number of the line for any other damage.
     """
     path = folder / FILE_NAME
@@ -120,10 +122,14 @@ def read_events(folder: Path) -> Iterator[Event]:
             f"loaded has nothing to resume: start it again"
         ) from error
     with file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            yield _decode(line, f"{path}, line {number}")
+        yield from recounted(_decoded(file, path))
+
+
+def _decoded(file: BinaryIO, path: Path) -> Iterator[Event]:
+    for number, line in enumerate(file, start=1):
+        if not line.endswith(b"\n"):
+            return
+        yield _decode(line, f"{path}, line {number}")
 
 
 def _decode(line: bytes, place: str) -> Event:

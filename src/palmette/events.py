@@ -54,9 +54,13 @@ class NodeRecord:
 class WaveDone:
     """One wave of one question: the steps added, and the children granted for the next wave by id of their parent.
 
-    `kv_tokens` counts every node on the paths of the added steps once, `separate_kv_tokens` the whole path of each of
-    them. `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does
-    not cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
+    `kv_tokens` are the KV tokens that the cache holds for the added steps, every distinct prefix of their paths once,
+    `separate_kv_tokens` with the whole path of each counted (see `Tree.kv_counts`). Runs of earlier versions have
+    `kv_as_held` False: they counted every node, also one that equals a sibling. `event_log` counts these again when it
+    reads them.
+
+    `clusters` maps open leaves to cluster labels, which start from 0 in every wave; empty if the strategy does not
+    cluster. `logprobs` of the steps are those at sampling temperature `temperature`.
     """
 
     kind: ClassVar[str] = "wave_done"
@@ -68,6 +72,7 @@ class WaveDone:
     separate_kv_tokens: Count
     clusters: dict[Count, Count] = field(default_factory=dict)
     temperature: Amount = 1.0
+    kv_as_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ class QuestionFinished:
     """The search of a question ended: the choice of every vote, and the verdict on every leaf that was not pruned.
 
     `leaf_outcomes` counts the outcomes of these leaves; runs of earlier versions have only this and no `leaves`.
-    `mean_kv_tokens`, `peak_kv_tokens` and `peak_separate_kv_tokens` are over the waves (see WaveDone). `out_of_room` is
-    True if the search ended because the tree had filled its share of the KV budget.
+    `mean_kv_tokens`, `peak_kv_tokens` and `peak_separate_kv_tokens` are over the waves, `kv_as_held` as there (see
+    WaveDone). `out_of_room` is True if the search ended because the tree had filled its share of the KV budget.
     """
 
     kind: ClassVar[str] = "question_finished"
@@ -111,13 +116,15 @@ class QuestionFinished:
     waves: Count
     out_of_room: bool = False
     leaves: tuple[JudgedLeaf, ...] = ()
+    kv_as_held: bool = False
 
 
 @dataclass(frozen=True)
 class Session:
     """What one process did for the run: seconds of search, model calls, questions finished.
 
-    `peak_kv_tokens` is the most that all trees in flight held together.
+    `peak_kv_tokens` is the largest sum over the trees in flight, each with what the cache holds for it after its last
+    whole wave. Runs of earlier versions have `kv_as_held` False: this one cannot be counted again.
     """
 
     kind: ClassVar[str] = "session"
@@ -127,6 +134,7 @@ class Session:
     questions: Count
     kv_bytes_per_token: Count
     peak_kv_tokens: Count = 0
+    kv_as_held: bool = False
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,8 @@ class MemoryTimeline:
 class ShownSample:
     """One response of an update for people to read: its prompt and text, reward and advantage.
 
-    `advantage` is the mean over its tokens, None for a response that was left out. `parts` has the rewards by name.
+    `advantage` is the mean over its tokens, None for a response that was left out. `parts` has the rewards by name,
+    `logged` what reward functions logged of it.
     """
 
     question: str
@@ -233,6 +242,34 @@ class ShownSample:
     advantage: float | None
     is_cut: bool
     parts: dict[str, float | None] = field(default_factory=dict)
+    logged: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShownStep:
+    """One branch of a tree of an update for people to read: a step with those that follow it without an alternative.
+
+    `parent` is the place of the branch above it, counted from 1, or 0 for the prompt. `state` is that of its last step.
+    `value` is what the leaves below it reached, None for a pruned branch; `reward` is that of a leaf. `advantage` is
+    None where nothing is learned from it.
+    """
+
+    parent: Count
+    text: str
+    tokens: Count
+    state: str
+    value: float | None
+    advantage: float | None
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class ShownTree:
+    """The first branches of a question's tree, in the order in which they grew, and how many others it has."""
+
+    question: str
+    steps: tuple[ShownStep, ...]
+    left_out: Count = 0
 
 
 @dataclass(frozen=True)
@@ -250,6 +287,7 @@ class UpdateDone:
     seconds: dict[str, Amount]
     peak_bytes: dict[str, Count]
     samples: tuple[ShownSample, ...] = ()
+    trees: tuple[ShownTree, ...] = ()
 
 
 @dataclass(frozen=True)

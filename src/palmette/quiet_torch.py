@@ -1,4 +1,4 @@
-"""Loads torch with threads that sleep while they wait. To be imported before the first import of torch.
+"""Loads torch with threads that soon sleep while they wait. To be imported before the first import of torch.
 
 OpenMP reads its settings once, when torch loads it. By default a waiting thread spins for milliseconds: beside another
 busy process it spins away the time that the thread it waits for would need. The settings of the user win, and the

@@ -131,16 +131,16 @@ class RewardSettings(Settings):
 
 
 class TaskSettings(Settings):
-    """Where questions come from; null formats mean the task's own."""
+    """Where questions come from; a null grade and null formats mean the task's own."""
 
     name: str = Field("ladder", min_length=1)
     questions: int = Field(50, ge=1, le=_LARGEST_COUNT)
     skip: int = Field(0, ge=0, le=_LARGEST_COUNT)
     seed: int = Field(0, ge=0, le=_LARGEST_SEED)
-    grade: int = Field(3, ge=1, le=9)
+    grade: int | None = Field(None, ge=1, le=9)
     split: Literal["train", "test"] = "test"
     generator: dict[str, Any] = Field(default_factory=dict)
-    format: Literal["auto", "math", "gym", "ladder"] = "auto"
+    format: Literal["auto", "math", "gym", "ladder", "words"] = "auto"
     system: str | None = None
     prompt: str | None = Field(None, min_length=1)
     step_end: Annotated[str, AfterValidator(_with_line_breaks)] | None = Field(None, min_length=1)
@@ -239,13 +239,15 @@ class TrainSettings(Settings):
     """How a policy is trained. Rollouts are searches.
 
     `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
-    algorithm's own settings, which it declares; in a file they stand beside the others.
+    algorithm's own settings, which it declares; in a file they stand beside the others. `critic` is `head`, a value
+    head on the policy's own body, or the name of a model.
     """
 
     algorithm: str = Field("grpo", min_length=1)
     credit: str = Field("auto", min_length=1)
     updates: int = Field(100, ge=1, le=_LARGEST_COUNT)
     questions: int = Field(16, ge=1, le=_LARGEST_COUNT)
+    prompt_tokens: int | None = Field(None, ge=1, le=_LARGEST_COUNT)
     mini_batches: int = Field(1, ge=1, le=65_536)
     epochs: int = Field(1, ge=1, le=65_536)
     mask_cut: bool = False
@@ -253,6 +255,8 @@ class TrainSettings(Settings):
     lora_rank: int = Field(16, ge=1, le=65_536)
     lora_targets: Annotated[str, AfterValidator(_targets)] = "all"
     learning_rate: float = Field(1e-6, gt=0, le=1)
+    critic: str = Field("head", min_length=1)
+    critic_learning_rate: float = Field(1e-5, gt=0, le=1)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_updates: int = Field(0, ge=0, le=_LARGEST_COUNT)
     weight_decay: float = Field(0.0, ge=0, le=1)
@@ -295,6 +299,11 @@ class TrainSettings(Settings):
     def uses_reference(self) -> bool:
         """Whether the KL divergence from a reference policy is part of the loss or of the reward."""
         return bool(self.options.get("kl_weight", 0.0))
+
+    @property
+    def critic_model(self) -> str | None:
+        """The critic where it is a model of its own."""
+        return None if self.critic == "head" else self.critic
 
 
 class DataSettings(Settings):

@@ -1,10 +1,11 @@
-"""The tree of reasoning steps of one question, with counts of the tokens that its branches share."""
+"""The tree of reasoning steps of one question, with counts of the KV tokens that its branches hold."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from palmette.prefixes import KvCounts, Prefixes
 from palmette.units import one_line
 
 State = Literal["open", "kept", "pruned", "finished", "stopped"]
@@ -44,10 +45,14 @@ class Tree:
     prompt_tokens: Sequence[int]
     nodes: list[Node] = field(default_factory=list)
     temperature: float = 1.0
+    prefixes: Prefixes = field(init=False, repr=False, compare=False)
+    """The distinct token prefixes of the paths whose `place` was asked for."""
+    _places: list[int] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.nodes:
             self.nodes.append(Node(0, None, 0, self.prompt_tokens, "", (), finished=False))
+        self.prefixes = Prefixes(len(self.prompt_tokens))
 
     def add(
         self, parent: int, tokens: tuple[int, ...], text: str, logprobs: tuple[float, ...], *, finished: bool
@@ -112,34 +117,24 @@ class Tree:
             pending += [(child, deeper, place == 0) for place, child in enumerate(reversed(below.get(node.id, [])))]
         return "\n".join(lines)
 
-    def unique_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens of all nodes on the leaves' paths, each node once, prompt included.
+    def place(self, node: int) -> int:
+        """Return the place of a node's path in `prefixes`. Nodes whose paths have the same tokens have the same one."""
+        for step in self.nodes[len(self._places) : node + 1]:
+            above = None if step.parent is None else self._places[step.parent]
+            self._places.append(0 if above is None else self.prefixes.add(above, step.tokens, step.id))
+        return self._places[node]
 
-        Siblings with equal tokens count separately, though a KV cache that shares prefixes stores them once.
+    def kv_counts(self, leaves: Iterable[int]) -> KvCounts:
+        """Count the KV tokens of branches that have just written these leaves, prompt included.
+
+        `held` is what the engine's pool and any radix cache hold for them: every distinct prefix once, so siblings with
+        equal tokens once too. A leaf's last token has no KV yet: that is computed when the branch goes on.
         """
-        return sum(len(self.nodes[node].tokens) for node in self._covered(leaves))
+        return self.prefixes.counts(Counter(map(self.place, leaves)))
 
-    def separate_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens of all paths with nothing shared: every leaf counts its whole path, prompt included."""
-        return sum(len(step.tokens) for leaf in leaves for step in self._upward(leaf))
-
-    def shared_tokens(self, leaves: Iterable[int]) -> int:
-        """Count the tokens of the nodes that are on the paths of two or more of the leaves, each node once."""
-        uses: Counter[int] = Counter(leaves)
-        for node in sorted(self._covered(list(uses)), reverse=True):  # A child's id is above its parent's.
-            parent = self.nodes[node].parent
-            if parent is not None:
-                uses[parent] += uses[node]
-        return sum(len(self.nodes[node].tokens) for node, count in uses.items() if count > 1)
-
-    def _covered(self, leaves: Iterable[int]) -> set[int]:
-        covered: set[int] = set()
-        for leaf in leaves:
-            for step in self._upward(leaf):
-                if step.id in covered:
-                    break
-                covered.add(step.id)
-        return covered
+    def distinct_tokens(self, leaves: Iterable[int]) -> int:
+        """Count the distinct prefixes of the leaves' paths, prompt included: the KV with which all leaves can go on."""
+        return self.prefixes.distinct([self.place(leaf) for leaf in leaves])
 
     def _upward(self, node: int) -> Iterator[Node]:
         current: int | None = node

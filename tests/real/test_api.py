@@ -40,16 +40,15 @@ def test_a_question_of_ones_own_gives_an_answer_with_its_tree(searcher: palmette
 
 
 def test_every_state_of_a_step_is_what_the_tree_shows(searcher: palmette.Searcher) -> None:
-    result = searcher.search(TASK)[0]
-    parents = {node.parent for node in result.tree.nodes}
-    for node in result.tree.nodes:
-        assert (node.state == "kept") == (node.id in parents)
-        assert (node.state == "finished") == node.finished
-    assert {node.state for node in result.tree.nodes} == {"kept", "pruned", "finished"}
-    assert [leaf.outcome is not None and leaf.reward is not None for leaf in result.leaves] == [True] * len(
-        result.leaves
-    )
-    assert any(node.cluster is not None for node in result.tree.nodes)
+    results = searcher.search(TASK)
+    for result in results:
+        parents = {node.parent for node in result.tree.nodes}
+        for node in result.tree.nodes:
+            assert (node.state == "kept") == (node.id in parents)
+            assert (node.state == "finished") == node.finished
+        assert all(leaf.outcome is not None and leaf.reward is not None for leaf in result.leaves)
+        assert any(node.cluster is not None for node in result.tree.nodes)
+    assert {node.state for result in results for node in result.tree.nodes} == {"kept", "pruned", "finished"}
 
 
 def test_texts_messages_rows_and_questions_are_the_same_question(searcher: palmette.Searcher) -> None:

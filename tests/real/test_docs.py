@@ -41,6 +41,12 @@ def test_the_blocks_of_the_api_page_print_what_they_say(tmp_path: Path, monkeypa
     assert (tmp_path / "runs" / "mine" / "events.jsonl").is_file()
 
 
+def test_the_blocks_of_the_page_about_words_print_what_they_say() -> None:
+    printed = printed_by("docs/words.md")
+    assert printed == {said: said for said in printed}
+    assert len(printed) == 6
+
+
 def test_reward_functions_of_other_libraries_judge_as_the_page_wraps_them() -> None:
     assert printed_by("docs/coming-from.md") == {"[1.0, 1.0, 1.0, 1.0]": "[1.0, 1.0, 1.0, 1.0]"}
 

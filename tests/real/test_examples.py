@@ -67,12 +67,13 @@ def test_plan_shows_what_fits_and_what_would(tmp_path: Path) -> None:
     assert 'would fit: devices "1x33GiB"' in text
 
 
-def test_a_strategy_of_ones_own_keeps_less_than_rebase(tmp_path: Path) -> None:
+def test_a_strategy_of_ones_own_is_shown_beside_rebase(tmp_path: Path) -> None:
     text = printed_by("own_strategy.py", tmp_path).stdout
     found = re.findall(r"(.+): (\d)/8 right, (\d+) tokens, KV (\d+) tokens", text)
     assert [row[0] for row in found] == ["keep 1", "rebase"]
-    keep, rebase = (int(row[3]) for row in found)
-    assert keep < rebase  # One path is kept, and those of REBASE differ.
+    for _, right, tokens, kv in found:
+        assert int(right) >= 4
+        assert int(kv) < int(tokens) / 4  # Most of the 8 branches are equal, and equal steps are held once.
 
 
 def test_rewards_and_scores_of_ones_own_stand_at_leaves_and_steps(tmp_path: Path) -> None:

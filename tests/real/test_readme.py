@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [README, *((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("search.md", "plan.md"))]
+PAGES = [README, *((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("search.md", "plan.md", "words.md"))]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```\n(.*?)```", page, re.DOTALL)]
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("palmette ")]
 

@@ -7,7 +7,17 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from palmette.event_log import EventLog
-from palmette.events import Evaluated, MemoryTimeline, Noticed, PhasePeak, RunStarted, ShownSample, UpdateDone
+from palmette.events import (
+    Evaluated,
+    MemoryTimeline,
+    Noticed,
+    PhasePeak,
+    RunStarted,
+    ShownSample,
+    ShownStep,
+    ShownTree,
+    UpdateDone,
+)
 from palmette.report.training.page import write_training_page
 from palmette.settings import Config
 from tests.browser import COLORS, MISSING, find_chromium, focus, shown, started, text
@@ -32,7 +42,14 @@ def update(number: int) -> UpdateDone:
         ShownSample(SCRIPT, PROMPT, WIDE, None, None, True, {"judge": None, SCRIPT: None}),
     )
     seconds, peaks = {"rollout": 2.0, SCRIPT: 1.0}, {"rollout": 2**20, SCRIPT: 2**21}
-    return UpdateDone(number, number, numbers, seconds, peaks, samples)
+    steps = (
+        ShownStep(0, f"{BREAKOUT} step {number}", 5, "kept", 0.5, 0.125, None),
+        ShownStep(0, WIDE, 5, "pruned", None, None, None),
+        ShownStep(1, SCRIPT, 5, "finished", 1.0, 0.5, 1.0),
+        ShownStep(1, "cut", 5, "stopped", 0.0, -0.5, 0.0),
+    )
+    tree = ShownTree(SCRIPT, steps, 3)
+    return UpdateDone(number, number, numbers, seconds, peaks, samples, (tree,))
 
 
 def write_run(folder: Path, algorithm: str, updates: int) -> Path:
@@ -130,6 +147,24 @@ def test_each_response_has_its_reward_its_parts_and_its_advantage(page: Page) ->
     assert (
         " ".join(second.split()) == f"reward none advantage not learned from judge none {SCRIPT} none cut at the limit"
     )
+
+
+def test_the_tree_of_a_question_shows_each_step_with_its_value_and_its_advantage(page: Page) -> None:
+    rows = page.evaluate(
+        """[...document.querySelectorAll(".grown li")].map((row) => [
+            row.querySelector("code").textContent, row.querySelector("dl").innerText.split(/\\s+/).join(" "),
+            row.querySelector(".mark").className.trim(), row.querySelector(".guides").offsetWidth > 0])"""
+    )
+    assert rows == [
+        [f"{BREAKOUT} step {UPDATES}", "value 0.500 advantage +0.125", "mark better", False],
+        [SCRIPT, "reward 1.000 advantage +0.500", "mark better", True],
+        ["cut", "reward 0.000 advantage -0.500 cut at the limit", "mark worse", True],
+        [WIDE, "pruned", "mark", False],
+    ]
+    assert (
+        page.evaluate('document.querySelector(".grown summary").textContent') == "Tree of 7 branches, the first 4 shown"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_runs_are_drawn_over_each_other_and_one_is_chosen(page: Page) -> None:

@@ -1,6 +1,7 @@
 """Training runs on the seedling: resumed runs end with the same weights, bad input is told in one line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_firs
     "changed",
     [
         {"train.algorithm": "ppo"},
+        {"train.algorithm": "ppo", "train.critic": "seedling", "train.critic_learning_rate": 1e-2},
+        {"train.algorithm": "ppo", "train.critic": "seedling", "train.method": "lora"},
         {"train.algorithm": "gspo", "train.mini_batches": 2, "train.epochs": 2},
         {"train.method": "lora", "train.kl_weight": 0.1},
         {"search.strategy": "fixed_tree", "search.branches": [2, 2], "task.grade": 3, "search.total_tokens": 160},
@@ -99,8 +102,34 @@ def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, An
     name = "adapter_model.safetensors" if config.train.method == "lora" else "model.safetensors"
     last, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "stopped"))
     assert again.read_bytes() == last.read_bytes()
+    assert state_of(tmp_path / "stopped", 2) == state_of(tmp_path / "whole", 2)
+    if config.train.critic_model is not None:
+        critic, its_copy = last.parent / "critic" / name, again.parent / "critic" / name
+        assert its_copy.read_bytes() == critic.read_bytes()
+        assert critic.read_bytes() != last.read_bytes()
     began = load_file(str(Path(resolve("seedling")) / "model.safetensors"))
     assert any(not torch.equal(tensor, began.get(name, tensor * 0)) for name, tensor in load_file(last).items())
+
+
+def test_a_critic_of_its_own_learns_what_the_responses_reach(tmp_path: Path) -> None:
+    config = config_of(
+        train__algorithm="ppo", train__critic="seedling", train__critic_learning_rate=3e-3, train__updates=3
+    )
+    seen = [event.numbers for event in trained(config, tmp_path / "run") if isinstance(event, UpdateDone)]
+    assert seen[0]["value_explained"] == 0  # Its first value is 0 everywhere.
+    assert seen[-1]["value_loss"] < seen[0]["value_loss"]
+    assert all(numbers["critic_gradient_norm"] > 0 for numbers in seen)
+
+
+def test_a_critic_with_other_tokens_than_the_policy_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(resolve("seedling"), folder)
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["1"], vocabulary["2"] = vocabulary["2"], vocabulary["1"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ConfigError, match=r"its tokens are not those of the policy seedling"):
+        trained(config_of(train__algorithm="ppo", train__critic=str(folder)), tmp_path / "run")
 
 
 def test_evaluations_ask_test_questions_only(tmp_path: Path) -> None:
@@ -133,10 +162,13 @@ def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
         ({"policy.quantize": "int8"}, "quantized weights cannot be trained"),
         ({"train.kl_weight": 0.1, "train.reference": "none"}, "train.kl_weight asks for a reference policy"),
         ({"train.rewards": {"score": 1.0}, "reward.model": None}, "there is no reward model"),
+        ({"train.rewards": {"gym": 1.0}}, "train.rewards names gym, and the task is ladder"),
         (
             {"search.strategy": "fixed_tree", "search.branches": [2, 2], "train.algorithm": "ppo"},
             "ppo has a critic of its own, set it to flat",
         ),
+        ({"train.critic": "seedling"}, "train.critic is seedling: grpo has no critic. Set train.algorithm to ppo"),
+        ({"train.algorithm": "ppo", "train.critic": "seedlin"}, "seedlin.*[Dd]id you mean"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[str, Any], told: str) -> None:
@@ -147,6 +179,41 @@ def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[
 def test_fewer_questions_than_an_update_takes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.questions is 30, and ladder has 20 questions to train on"):
         trained(config_of(train__questions=30), tmp_path)
+
+
+def test_prompts_above_the_limit_are_refused_or_left_out_with_a_count(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    texts = ["1+1", "2+2", "3+3", "4+4", "12+34-(5*6)+78-(9-1)+23"]
+    rows.write_text("".join(json.dumps({"question": text, "answer": "2"}) + "\n" for text in texts))
+    file = {"task.name": str(rows), "task.format": "ladder", "train.prompt_tokens": 8, "train.updates": 1}
+    config = load_config(None, {**{key: SMALL[key] for key in SMALL if not key.startswith("task.")}, **file})
+    with pytest.raises(ConfigError, match=r"question 5 has 25 tokens, train.prompt_tokens is 8: raise it, or set task"):
+        trained(config, tmp_path / "refused")
+    skips = load_config(config, {"task.unaskable": "skip"})
+    (tmp_path / "skips").mkdir()
+    with TrainingRun(skips, tmp_path / "skips") as run:
+        assert [note for note in run.notes if "1 questions cannot be asked" in note]
+        assert next(iter(run.updates())).update == 1
+    with pytest.raises(ConfigError, match="1 cannot be asked and 4 are left: lower it, or raise train.prompt_tokens"):
+        trained(load_config(skips, {"train.questions": 5}), tmp_path / "too few")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"train.algorithm": "ppo"}, {"search.strategy": "fixed_tree", "search.branches": [2, 2]}],
+    ids=["grpo", "ppo", "tree"],
+)
+def test_an_update_without_any_reward_makes_no_step_and_is_logged(changed: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("def none(solution):\n    return None\n")
+    rewards = {"train.rewards": {f"{tmp_path / 'none.py'}:none": 1.0}, "train.updates": 1, "train.kl_weight": 0.1}
+    (done,) = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    assert (done.numbers["steps"], done.numbers["samples"], done.numbers["unrewarded"]) == (0, 0, 12)
+    assert weights_of(tmp_path / "run", 1) != b""
+
+
+def test_an_update_whose_every_response_is_cut_and_masked_makes_no_step(tmp_path: Path) -> None:
+    seen = trained(config_of(train__updates=1, search__total_tokens=5, train__mask_cut=True), tmp_path / "run")
+    assert (seen[0].numbers["steps"], seen[0].numbers["cut_share"]) == (0, 1)
 
 
 def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from palmette.train.algorithms.gspo import Gspo, GspoSettings
 from palmette.train.algorithms.ppo import Ppo
 from palmette.train.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from palmette.train.algorithms.rloo import Rloo
-from palmette.train.loss import PolicyLosses
-from palmette.train.token_batch import TokenBatch
-from palmette.train.value_head import ValueHead
+from palmette.train.update.loss import PolicyLosses
+from palmette.train.update.token_batch import TokenBatch
+from palmette.train.update.value_head import ValueHead
 
 
 def batch(logratios: list[float], advantages: list[float], sequence: list[int], *, has_old: bool = True) -> TokenBatch:

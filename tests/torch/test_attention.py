@@ -55,7 +55,11 @@ def chunks(size: int) -> Callable[[Any, Any], Any]:
     [{}, {"sees": window(7)}, {"softcap": 1.5}, {"sees": window(30), "softcap": 4.0}, {"sees": chunks(9)}],
 )
 @pytest.mark.parametrize("fold", [1, 3])
-def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("path_slots", [0, 10**6], ids=["by segment", "by path"])
+def test_what_is_read_together_equals_what_is_read_one_by_one(
+    path_slots: int, fold: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.engine.attention.PATH_SLOTS", path_slots)
     for seed in range(12):
         rng = random.Random(seed)
         torch.manual_seed(seed)
@@ -72,6 +76,7 @@ def test_what_is_read_together_equals_what_is_read_one_by_one(fold: int, options
         ]
         query = torch.randn(2, len(seen), fold, 8)
         reading = plan_attention(segments, np.array([len(path) - 1 for path in seen]), CPU)
+        assert reading.by_path == bool(path_slots)
         fast = attend(query, pool.keys[0], pool.values[0], reading, **options)
         slow = attend_one_by_one(query, pool.keys[0], pool.values[0], seen, **options)
         assert torch.allclose(fast, slow, atol=1e-5)

@@ -12,12 +12,12 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaForCausalLM
 
 from palmette.errors import BackendError, ConfigError, PalmetteError, RunError
 from palmette.memory.guard import RunPieces
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings
 from palmette.train.model_parts import head_of, train_all, train_lora
-from palmette.train.optimizer import AdamSettings, AdamW
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings
+from palmette.train.update.optimizer import AdamSettings, AdamW
+from palmette.train.update.reference import response_logprobs
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
 ADAM = AdamSettings(learning_rate=1e-3, weight_decay=0.1, max_norm=0.5)

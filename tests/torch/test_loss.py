@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from palmette.train.divergence import Estimator, penalties
-from palmette.train.loss import LossSettings, PolicyLosses, divergences, token_losses, value_losses
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.loss import LossSettings, PolicyLosses, divergences, token_losses, value_losses
+from palmette.train.update.token_batch import TokenBatch
 
 
 def token(

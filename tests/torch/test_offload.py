@@ -16,8 +16,8 @@ from palmette.errors import BackendError, PalmetteError
 from palmette.memory.offload import layers_of, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights, _page_ranges
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
+from palmette.train.update.reference import response_logprobs
 
 SAMPLES = [
     Sample(prompt, response, (1.0,) * len(response))

@@ -12,12 +12,12 @@ from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import PalmetteError
-from palmette.train.learner import Learner
 from palmette.train.model_parts import train_all
-from palmette.train.optimizer import AdamSettings
-from palmette.train.reference import response_logprobs
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
+from palmette.train.update.learner import Learner
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.reference import response_logprobs
+from palmette.train.update.update_result import UpdateResult
 
 Prompt = Callable[[str], tuple[int, ...]]
 SAMPLINGS = [

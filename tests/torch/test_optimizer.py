@@ -8,11 +8,11 @@ import torch
 from transformers import LlamaForCausalLM
 
 from palmette.errors import ConfigError, RunError
-from palmette.train.bfloat16_adam import mixed_seed, round_at_random
-from palmette.train.learner import Learner
 from palmette.train.model_parts import train_all
-from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.samples import Sample
+from palmette.train.update.bfloat16_adam import mixed_seed, round_at_random
+from palmette.train.update.learner import Learner
+from palmette.train.update.optimizer import AdamSettings, AdamW
 
 SAMPLES = [Sample((1, 3), (5, 9, 2), (1.0, -3.0, 0.5)), Sample((1, 3), (5, 4), (-1.0, 0.7))]
 
@@ -88,7 +88,7 @@ def test_a_block_of_a_weight_is_rounded_as_the_whole(monkeypatch: pytest.MonkeyP
 
     start = torch.linspace(0, 1, 60).view(6, 10)
     whole = made(torch.nn.Parameter(start.clone()))
-    monkeypatch.setattr("palmette.train.bfloat16_adam.BLOCK_NUMBERS", 7)
+    monkeypatch.setattr("palmette.train.update.bfloat16_adam.BLOCK_NUMBERS", 7)
     torch.testing.assert_close(made(torch.nn.Parameter(start.clone())), whole, rtol=0, atol=3e-4)
     # Not contiguous, as a transposed view is.
     turned = made(torch.nn.Parameter(start.t().clone().t()))

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from palmette.memory.guard import RunPieces
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, PolicyLoss, PolicyLosses
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.optimizer import AdamSettings
-from palmette.train.reference import response_logprobs
+from palmette.train.packed.sharing import Sharing
 from palmette.train.samples import Sample
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings, PolicyLoss, PolicyLosses, no_policy_losses
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.reference import response_logprobs, response_values
+from palmette.train.update.token_batch import TokenBatch
 
 LOSS = LossSettings(clip_low=0.1, clip_high=0.3, kl_weight=0.05, entropy_weight=0.02)
 TINY: dict[str, Any] = {
@@ -316,6 +317,44 @@ def test_values_of_a_critic_are_those_of_the_hidden_states_before_each_token(sha
     before = head.weight.detach().clone()
     learner.apply()
     assert not torch.equal(head.weight, before)
+
+
+@pytest.mark.parametrize("sharing", ["off", "packed", "depth_first"])
+def test_values_without_logits_are_learned_as_with_them_and_read_as_they_were_learned(sharing: Sharing) -> None:
+    samples = [replace(sample, returns=sample.advantages, old_logprobs=None) for sample in tree(7)]
+    heads, losses = [], []
+    for values_only in (False, True):
+        torch.manual_seed(1)
+        head = torch.nn.Linear(32, 1).double()
+        model = exact(model_of("llama"))
+        learner = Learner(
+            model,
+            value_head=_Flat(head),
+            loss=LossSettings(value_weight=1.0),
+            policy_loss=no_policy_losses,
+            sharing=sharing,
+            values_only=values_only,
+        )
+        losses.append(learner.update(samples, micro_batch_tokens=40).loss)
+        heads.append((head.weight.detach().clone(), model.model.layers[0].mlp.up_proj.weight.detach().clone()))
+    assert losses[0] == losses[1] > 0
+    assert all(torch.equal(one, other) for one, other in zip(*heads, strict=True))
+    plain = response_values(model, _Flat(head), samples, micro_batch_tokens=40, sharing="off")
+    found = response_values(model, _Flat(head), samples, micro_batch_tokens=40, sharing=sharing)
+    for one, other in zip(plain, found, strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+class _Flat(torch.nn.Module):
+    """A value head without bounds on its first values."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        values_T1: torch.Tensor = self.linear(hidden_TD)
+        return values_T1[:, 0]
 
 
 def test_on_policy_takes_ratios_as_1_in_the_loss_and_as_they_are_in_the_result() -> None:

@@ -15,12 +15,12 @@ from palmette.planner.lines import total
 from palmette.planner.models.shape import read_shape
 from palmette.planner.update_sizes import adapter_line, optimizer_line, read_lines, update_lines
 from palmette.settings import LORA_TARGETS
-from palmette.train.learner import Learner, Savings
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.packed.check import sharing_refused
-from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
-from palmette.train.value_head import ValueHead
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.reference import response_logprobs, response_values
+from palmette.train.update.value_head import ValueHead
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,

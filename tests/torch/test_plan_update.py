@@ -12,8 +12,8 @@ from palmette.planner.models.shape import read_shape
 from palmette.planner.predict import largest_update
 from palmette.planner.update_sizes import adapter_line, optimizer_line, update_lines
 from palmette.settings import LORA_TARGETS
-from palmette.train.fake_update import predict_update
 from palmette.train.model_parts import train_lora
+from palmette.train.update.fake_update import predict_update
 from tests.command import palmette
 
 SMALL: dict[str, Any] = {

@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from palmette.memory.tracker import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS, Tracker, predict
-from palmette.train.fake_update import UpdateShape, predict_update, run_updates
-from palmette.train.learner import Savings
 from palmette.train.model_parts import train_all, train_lora
+from palmette.train.update.fake_update import UpdateShape, predict_update, run_updates
+from palmette.train.update.learner import Savings
 
 
 def test_a_tensor_counts_once_until_its_last_view_is_gone() -> None:

@@ -1,13 +1,13 @@
 import random
+from itertools import islice
 
 import pytest
-import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from palmette.tasks import ladder
 from palmette.train.supervised.measures import auc
-from recipes.seedling.policy import collate, encode, solution_loss
-from recipes.seedling.reward import judge
+from recipes.seedling.rows import labeled, solutions
+from recipes.seedling.untrained import new_policy
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:
@@ -26,40 +26,38 @@ def test_auc_is_the_share_of_pairs_in_order() -> None:
     assert auc(scores, labels) == pytest.approx(sum(pairs) / len(pairs))
 
 
-PROBLEM = ladder.solve("(3+4)*2-5")
-
-
 @pytest.mark.parametrize(
-    ("answer", "labels", "solved"),
+    ("lines", "finished", "labels", "ends"),
     [
-        ("3+4=7\n7*2=14\n14-5=9<eos>", [True, True, True], True),
-        ("3+4=8\n8*2=16\n16-5=11<eos>", [False, True, True], False),
-        ("3+4=7\n7*2=14<eos>", [True, False], False),  # right so far, but it ends too soon
-        ("3+4=7\n2*5=10\n7-5=2<eos>", [True, False, False], False),
-        ("3+4=7\n7*2=14\n14-5=9\n9<eos>", [True, True, True, False], False),
-        ("3+4=7\n7*2", [True], False),
+        (["3+4=7\n", "7*2=14\n", "14-5=9"], True, [True, True, True], True),
+        (["3+4=8\n", "8*2=16\n", "16-5=11"], True, [False, True, True], True),
+        (["3+4=7\n", "7*2=14"], True, [True, False], True),  # Right so far, but it ends too soon.
+        (["3+4=7\n", "2*5=10\n", "7-5=2"], True, [True, False, False], True),
+        (["3+4=7\n", "7*2=14\n", "14-5=9\n", "9"], True, [True, True, True, False], True),
+        (["3+4=7\n", "7*2"], False, [True], False),  # Cut at the limit in the middle of a line.
+        (["3+4=7\n", "\n", "7*2=14"], True, [True], False),  # Nothing can be said of an empty line.
     ],
 )
 def test_lines_are_labeled_by_what_they_follow_from(
-    tokenizer: PreTrainedTokenizerFast, answer: str, labels: list[bool], solved: bool
+    lines: list[str], finished: bool, labels: list[bool], ends: bool
 ) -> None:
-    sample = judge(tokenizer, PROBLEM, tokenizer.encode(answer, add_special_tokens=False))
-    assert list(sample.labels.values()) == labels
-    assert sample.solved == solved
-    ends = {"<eos>", "\n"}
-    assert all(tokenizer.decode([sample.tokens[place]]) in ends for place in sample.labels)
+    row = labeled("(3+4)*2-5", lines, finished=finished)
+    assert row is not None
+    assert (row["labels"], row["finished"], len(row["completions"])) == (labels, ends, len(labels))
 
 
-def test_the_loss_covers_the_solution_and_nothing_else(
-    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    rows = [encode(tokenizer, PROBLEM), encode(tokenizer, ladder.solve("1+2"))]
-    with torch.no_grad():
-        loss = float(solution_loss(policy, *collate(rows, tokenizer.pad_token_id)))
-        total, count = 0.0, 0
-        for tokens, prompt in rows:
-            logprobs = policy(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
-            for place in range(prompt, len(tokens)):
-                total -= float(logprobs[place - 1, tokens[place]])
-                count += 1
-    assert loss == pytest.approx(total / count, rel=0.02)  # the body runs in bfloat16
+def test_a_solution_without_a_whole_line_makes_no_row() -> None:
+    assert labeled("1+2", ["1+"], finished=False) is None
+
+
+def test_rows_are_training_problems_with_their_solutions_and_the_same_for_the_same_seed() -> None:
+    rows = list(islice(solutions(3), 50))
+    assert rows == list(islice(solutions(3), 50)) != list(islice(solutions(4), 50))
+    for row in rows:
+        assert ladder.split_of(row["prompt"]) == "train"
+        assert row["completion"] == "\n".join(ladder.solve(row["prompt"]).lines)
+
+
+def test_the_untrained_policy_depends_on_its_seed_alone(tokenizer: PreTrainedTokenizerFast) -> None:
+    weights = [new_policy(tokenizer, seed).model.embed_tokens.weight for seed in (0, 0, 1)]
+    assert weights[0].equal(weights[1]) and not weights[0].equal(weights[2])

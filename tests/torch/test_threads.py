@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
-from palmette.engine import threads
+from palmette.engine import threads, tree_model
 from palmette.engine.cuts import Sampling
 from palmette.engine.threads import ThreadChoice, as_many_as_ever, as_many_as_free, pinned_threads
 
@@ -88,6 +88,7 @@ def test_steps_are_the_same_on_any_number_of_threads(
     prompt: Callable[[str], tuple[int, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tree_model, "SMALL_HIDDEN_SIZE", 0)
     asked = prompt("12*12-(7-3)")
     with pinned_threads():
         expected = steps_of(policy, tokenizer, asked)
@@ -96,6 +97,22 @@ def test_steps_are_the_same_on_any_number_of_threads(
         assert steps_of(policy, tokenizer, asked) == expected
         assert choice.chosen > 20
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_small_model_runs_on_one_thread_pinned_or_not(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=32).tree
+    seen = []
+    for small in (policy.config.hidden_size, policy.config.hidden_size - 1):
+        monkeypatch.setattr(tree_model, "SMALL_HIDDEN_SIZE", small)
+        with pinned_threads():
+            with model.threads():
+                seen.append(torch.get_num_threads())
+            with model.threads(), as_many_as_ever():
+                seen.append(torch.get_num_threads())
+    assert seen == [1, 3, 3, 3]
 
 
 def test_rounded_weights_keep_their_threads(
@@ -116,9 +133,9 @@ def test_rounded_weights_keep_their_threads(
     assert choice.chosen == 0
 
 
-def test_threads_that_wait_sleep_where_torch_is_loaded_by_palmette() -> None:
+def test_threads_that_wait_soon_sleep_where_torch_is_loaded_by_palmette() -> None:
     """OpenMP itself tells what it was loaded with."""
     code = "import palmette.quiet_torch, torch"
     environment = {"OMP_DISPLAY_ENV": "VERBOSE", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+    assert "GOMP_SPINCOUNT = '10000'" in done.stderr

@@ -12,9 +12,7 @@ from transformers import AutoModelForTokenClassification, LlamaForCausalLM, PreT
 from palmette.errors import ConfigError
 from palmette.run.row_models import merged_weights, save_classifier
 from palmette.settings import SftSettings
-from palmette.train.learner import Learner
 from palmette.train.model_parts import body_of, train_all, train_lora
-from palmette.train.optimizer import AdamSettings
 from palmette.train.supervised.encode import (
     EncodedRow,
     Text,
@@ -25,7 +23,9 @@ from palmette.train.supervised.encode import (
 )
 from palmette.train.supervised.losses import answer_losses, label_losses
 from palmette.train.supervised.rows import Conversation, LabeledSteps
-from palmette.train.value_head import ValueHead
+from palmette.train.update.learner import Learner
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.value_head import ValueHead
 
 BOS, EOS, LINE = 1, 2, 20  # Digits are 4 to 13, then + - * ( ) = and the line break.
 

@@ -349,6 +349,17 @@ def test_an_adapter_that_does_not_fit_is_refused(
         load_policy(str(other), adapter=str(adapter))
 
 
+def test_an_adapter_with_another_vocabulary_is_refused(policy: Path, tmp_path: Path) -> None:
+    wider = LlamaForCausalLM(tiny_config(vocab_size=tiny_config().vocab_size + 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The head is tied to the embedding.
+        adapted = get_peft_model(wider, LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    edit(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path=str(policy))
+    with pytest.raises(BackendError, match=r"does not fit .*size mismatch for .*lm_head"):
+        load_policy(str(policy), adapter=str(tmp_path / "adapter"))
+
+
 def test_an_adapter_for_modules_the_base_lacks_is_refused(policy: Path, tmp_path: Path) -> None:
     adapter = save_adapter(policy, tmp_path / "adapter")
     edit(adapter / "adapter_config.json", target_modules=["c_attn"])

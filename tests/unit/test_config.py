@@ -99,6 +99,13 @@ def test_every_key_is_documented() -> None:
     assert missing == []
 
 
+def test_every_default_of_training_has_its_reason_or_its_source() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `train.")]
+    assert [row[0] for row in rows if len(row) != 4 or not row[3].strip()] == []
+    assert len(rows) == len([key for key in known_keys() if key.startswith("train.")])
+
+
 def test_the_reward_model_that_was_trained_for_the_policy_is_taken_unless_another_is_named() -> None:
     assert (load_config().reward.model, load_config().reward.score) == ("seedling-ripe", "likelihood")
     assert load_config(None, {"policy.model": "smollm2-135m"}).reward.model is None

@@ -12,7 +12,7 @@ REJUDGE = Rejudge(MathJudge(3600), [Question(name, ({"role": "user", "content": 
 
 
 def step(number: int, parent: int, tokens: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
-    return NodeRecord(number, parent, (1,) * tokens, text, (0.0,) * tokens, finished, score)
+    return NodeRecord(number, parent, (number,) * tokens, text, (0.0,) * tokens, finished, score)
 
 
 def told(question: str, *waves: tuple[NodeRecord, ...]) -> list[Event]:
@@ -35,17 +35,17 @@ SHORT = told("r", (step(1, 0, 8, "=2", 0.5, finished=True),))
 
 def test_the_first_branches_are_voted_on_and_metered_as_a_run_of_that_width() -> None:
     one, two, three = curve(replay(GROWN).values(), REJUDGE, "last", "weighted", (1, 2, 3))
-    # Branch 1 alone: wrong; 4 + 3 tokens; KV 14, then 17.
-    assert (one.accuracy.share, one.generated_tokens, one.mean_kv_tokens) == (0.0, 7.0, 15.5)
-    # With branch 2: 0.9 for 3 against 0.5 for 2; KV 10 + 4 + 6, then branch 1's path alone.
-    assert (two.accuracy.share, two.generated_tokens, two.mean_kv_tokens) == (0.0, 13.0, 18.5)
-    # With branch 3: 0.9 against 1.4; KV 10 + 15, then 10 + 7 + 7.
-    assert (three.accuracy.share, three.generated_tokens, three.mean_kv_tokens) == (1.0, 20.0, 24.5)
+    # Branch 1 alone: wrong; 4 + 3 tokens; KV 10 + 3 (its last token has none yet), then 10 + 6.
+    assert (one.accuracy.share, one.generated_tokens, one.mean_kv_tokens) == (0.0, 7.0, 14.5)
+    # With branch 2: 0.9 for 3 against 0.5 for 2; KV 10 + 3 + 5, then branch 1's path alone.
+    assert (two.accuracy.share, two.generated_tokens, two.mean_kv_tokens) == (0.0, 13.0, 17.0)
+    # With branch 3: 0.9 against 1.4; KV 10 + 3 + 5 + 4, then 10 + 6 + 6.
+    assert (three.accuracy.share, three.generated_tokens, three.mean_kv_tokens) == (1.0, 20.0, 22.0)
 
 
 def test_questions_are_averaged_and_branches_that_are_missing_cost_nothing() -> None:
     one, three = curve(replay([*GROWN, *SHORT]).values(), REJUDGE, "last", "weighted", (1, 3))
-    assert (one.accuracy, one.generated_tokens, one.mean_kv_tokens) == (Accuracy(1, 2, {}), 7.5, (15.5 + 18) / 2)
+    assert (one.accuracy, one.generated_tokens, one.mean_kv_tokens) == (Accuracy(1, 2, {}), 7.5, (14.5 + 17) / 2)
     assert (three.accuracy.share, three.generated_tokens) == (1.0, 14.0)
 
 

@@ -33,24 +33,26 @@ def by_first_letter(frontier: Frontier) -> Frontier:
 
 
 def grown(*steps: tuple[int, int, str], scores: tuple[float, ...]) -> Frontier:
-    """Return the frontier of a tree of steps (parent, tokens, text); the leaves are the last steps, one a score."""
+    """Return the frontier of a tree of steps (parent, tokens, text); the leaves are the last steps, one a score.
+
+    No two steps have a token in common.
+    """
     tree = Tree(PROMPT)
-    for parent, tokens, text in steps:
-        tree.add(parent, tuple(range(tokens)), text, (), finished=False)
+    for number, (parent, tokens, text) in enumerate(steps):
+        tree.add(parent, (number,) * tokens, text, (), finished=False)
     leaves = tuple(range(len(tree.nodes) - len(scores), len(tree.nodes)))
     return Frontier(tree, leaves, scores)
 
 
 def random_frontier(seed: int, width: int = 8, waves: int = 4) -> Frontier:
+    """Return the frontier of a random tree in which siblings often begin alike, and some are copies."""
     rng = random.Random(seed)
     tree = Tree(PROMPT)
     frontier = Frontier(tree, (0,), (1.0,))
     for _ in range(rng.randint(1, waves)):
         grants = rebase.share(frontier.ranked(), width, rng.choice((0.1, 0.2, 0.5)))
         leaves = tuple(
-            tree.add(
-                parent, tuple(range(rng.randint(1, 30))), rng.choice("abcd") + str(rng.random()), (), finished=False
-            ).id
+            tree.add(parent, *random_step(rng), (), finished=False).id
             for parent, count in grants.items()
             for _ in range(count)
         )
@@ -60,8 +62,19 @@ def random_frontier(seed: int, width: int = 8, waves: int = 4) -> Frontier:
     return frontier
 
 
-def held(frontier: Frontier, kept: tuple[int, ...]) -> set[int]:
-    return {step.id for leaf in kept for step in frontier.tree.path(leaf)}
+def random_step(rng: random.Random) -> tuple[tuple[int, ...], str]:
+    """Return the tokens and the text of a step: the same letter first for the same tokens, as an embedder would."""
+    text = rng.choice("abcd") + rng.choice(("", "x", "y", "xy", str(rng.random())))
+    return (*map(ord, text), *[0] * (len(text) % 7), 10), text
+
+
+def held(frontier: Frontier, kept: tuple[int, ...], cost: CostModel) -> int:
+    """Count the distinct nodes (by the tokens of their paths) or the distinct prefixes on the paths, by brute force."""
+    tree = frontier.tree
+    if cost == "nodes":
+        return len({tree.path_tokens(step.id) for leaf in kept for step in tree.path(leaf)})
+    paths = [tree.path_tokens(leaf) for leaf in kept]
+    return len({path[:end] for path in paths for end in range(1, len(path) + 1)})
 
 
 def all_sets(leaves: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -110,12 +123,9 @@ def published_worth(
     lambda_diversity: float,
     cost: CostModel,
 ) -> float:
-    def memory(nodes: set[int]) -> int:
-        return sum(len(frontier.tree.nodes[node].tokens) if cost == "tokens" else 1 for node in nodes)
-
     letters = {leaf: frontier.tree.nodes[leaf].text[0] for leaf in frontier.leaves}
     worth = sum(children.get(leaf, 0) for leaf in kept) / sum(children.values())
-    worth -= lambda_kv * memory(held(frontier, kept)) / memory(held(frontier, frontier.leaves))
+    worth -= lambda_kv * held(frontier, kept, cost) / held(frontier, frontier.leaves, cost)
     if len(letters) > 1:
         worth += lambda_diversity * len({letters[leaf] for leaf in kept}) / len(set(letters.values()))
     return worth
@@ -153,6 +163,47 @@ def test_steps_that_are_all_alike_share_one_cluster() -> None:
     # All of the bonus is earned by the first leaf. Each other one brings 2/6 for 1/4 at weight 1, 1/2 at weight 2.
     assert weighted(1.0, 1.4, "nodes").allocate(by_first_letter(frontier), 6, None) == {1: 2, 2: 2, 3: 2}
     assert weighted(2.0, 1.4, "nodes").allocate(by_first_letter(frontier), 6, None) == {1: 6}
+
+
+def copied(*steps: tuple[int, str], scores: tuple[float, ...]) -> Frontier:
+    """Return the frontier of a tree of steps (parent, text), a token for each letter; the leaves are the last steps."""
+    tree = Tree(PROMPT)
+    for parent, text in steps:
+        tree.add(parent, tuple(map(ord, text)), text, (), finished=False)
+    leaves = tuple(range(len(tree.nodes) - len(scores), len(tree.nodes)))
+    return Frontier(tree, leaves, scores)
+
+
+def test_equal_siblings_are_one_leaf_with_their_shares_added() -> None:
+    # Leaves 1 and 3 are copies: 2 + 2 of 6 children for one node of three. Apart, each of them would cost 2/4 for 2/6.
+    frontier = copied((0, "abc"), (0, "xyz"), (0, "abc"), scores=(0.5, 0.5, 0.5))
+    children = rebase.share(frontier.ranked(), 6, 0.2)
+    assert children == {1: 2, 2: 2, 3: 2}
+    found = ets.worthwhile(frontier, children, 2.0, 0.0, "nodes")
+    assert found.leaves == (1, 3)
+    assert found.worth == pytest.approx(4 / 6 - 2 * 2 / 3)
+    # All copies get their children by REBASE.
+    assert weighted(2.0, 0.0, "nodes").allocate(frontier, 5, None) == {1: 3, 3: 2}
+
+
+def test_below_equal_steps_equal_steps_are_copies_too() -> None:
+    # 1 and 2 are copies, 3 and 4 below them too: prompt, "ab", "cd", "ce" are the nodes, 10 + 2 + 2 + 1 tokens.
+    frontier = copied((0, "ab"), (0, "ab"), (1, "cd"), (2, "cd"), (2, "ce"), scores=(0.5, 0.5, 0.5))
+    children = {3: 1, 4: 1, 5: 1}
+    costs: list[tuple[CostModel, int, int]] = [("nodes", 4, 3), ("tokens", 15, 14)]
+    for cost, all_of_it, two in costs:
+        found = ets.worthwhile(frontier, children, 6.0, 0.0, cost)
+        assert found.leaves == (3, 4)
+        assert found.worth == pytest.approx(2 / 3 - 6 * two / all_of_it)
+        assert ets.worthwhile(frontier, children, 0.1, 0.0, cost).leaves == (3, 4, 5)
+
+
+def test_a_room_holds_a_prefix_that_siblings_share_once() -> None:
+    # Prompt 10, "abcdefg" 7 tokens shared and one more each: 10 + 7 + 2, and two steps of 5.
+    frontier = copied((0, "abcdefgh"), (0, "abcdefgi"), (0, "abcdefgh"), scores=(0.5, 0.5, 0.5))
+    children = {1: 1, 2: 1, 3: 1}
+    kept = [ets.affordable(frontier, children, 0.0, 5, room) for room in (22, 23, 28, 29)]
+    assert [found and found.leaves for found in kept] == [None, (1, 3), (1, 3), (1, 2, 3)]
 
 
 def test_memory_that_costs_prunes_the_branch_of_the_weak_leaf() -> None:
@@ -214,7 +265,7 @@ def test_with_a_generous_room_it_is_rebase(lambda_diversity: float) -> None:
         frontier = by_first_letter(random_frontier(seed, width=16))
         plain = REBASE.allocate(frontier, 16, None)
         step = ets.expected_tokens(frontier.tree, 20)
-        needed = frontier.tree.unique_tokens(plain) + 16 * step
+        needed = frontier.tree.distinct_tokens(plain) + 16 * step
         assert roomy(lambda_diversity, 20).allocate(frontier, 16, needed) == plain
 
 
@@ -223,8 +274,8 @@ def test_kept_paths_and_next_steps_never_exceed_the_room(lambda_diversity: float
     for seed in range(80):
         frontier = by_first_letter(random_frontier(seed, width=16))
         tree, step = frontier.tree, ets.expected_tokens(frontier.tree, 20)
-        shortest = min(tree.unique_tokens([leaf]) for leaf in frontier.leaves)
-        all_tokens = tree.unique_tokens(frontier.leaves) + 16 * step
+        shortest = min(tree.distinct_tokens([leaf]) for leaf in frontier.leaves)
+        all_tokens = tree.distinct_tokens(frontier.leaves) + 16 * step
         for part in (0.05, 0.2, 0.4, 0.6, 0.8, 0.99):
             room = int(part * all_tokens)
             children = roomy(lambda_diversity, 20).allocate(frontier, 16, room)
@@ -232,11 +283,11 @@ def test_kept_paths_and_next_steps_never_exceed_the_room(lambda_diversity: float
             assert sum(children.values()) <= 16
             if shortest + step <= room:
                 assert children
-                assert tree.unique_tokens(children) + step * sum(children.values()) <= room
+                assert tree.distinct_tokens(children) + step * sum(children.values()) <= room
             else:
                 # Not a whole step, but one token at least, or the end of the tree.
                 assert bool(children) == (shortest < room)
-                assert tree.unique_tokens(children) < room or not children
+                assert tree.distinct_tokens(children) < room or not children
 
 
 def test_a_step_is_expected_to_be_as_long_as_most_steps_were() -> None:

@@ -44,7 +44,7 @@ def test_a_replay_rebuilds_the_tree() -> None:
     one = replay(told(*NODES))["q"]
     assert one.tree.solution(4) == "b\n=3"
     assert one.tree.leaves() == [3, 4]
-    assert one.tree.unique_tokens([3, 4]) == 5 + 4
+    assert one.tree.distinct_tokens([3, 4]) == 5 + 2
 
 
 def test_a_second_start_voids_the_first_attempt() -> None:

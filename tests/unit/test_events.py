@@ -12,7 +12,7 @@ from palmette.events import NodeRecord, QuestionStarted, RunStarted, WaveDone
 
 STARTED = RunStarted("0.1", {"seed": 1})
 ASKED = QuestionStarted("q1", "what \u2028 is </script> \ud800?", "4", 7, "d")
-WAVE = WaveDone("q1", 0, (NodeRecord(1, 0, (5, 6), "a\n", (-0.5, 0.0), False, 0.25),), {1: 2}, 9, 9)
+WAVE = WaveDone("q1", 0, (NodeRecord(1, 0, (5, 6), "a\n", (-0.5, 0.0), False, 0.25),), {1: 2}, 9, 9, kv_as_held=True)
 
 
 def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:

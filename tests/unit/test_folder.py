@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
-from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted
+from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted, WaveDone
 from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.run.folder import anchored, finished_questions, new_folder, run_config
@@ -119,7 +120,7 @@ def test_an_old_run_is_reported_judged_again_and_continued(old: Path) -> None:
 
     (one,) = replay(events).values()
     assert [(node.state, node.score) for node in one.tree.nodes[1:]] == [("finished", 0.75), ("finished", 0.5)]
-    assert one.tree.unique_tokens([1, 2]) == 9 + 3
+    assert one.tree.distinct_tokens([1, 2]) == 9 + 2
 
     told = compare([old], rejudging())
     (question,) = told.runs[0]["questions"]
@@ -135,6 +136,21 @@ def test_an_old_run_is_reported_judged_again_and_continued(old: Path) -> None:
     assert isinstance(judge, Rejudge)
     assert evaluate([one], judge)["min"]["weighted"].share == 1.0
     assert finished_questions(old, task) == {ASKED.id}
+
+
+def test_kv_tokens_of_an_old_run_are_counted_again_as_a_cache_holds_them(old: Path) -> None:
+    # Both steps begin with token 5; the last token of each has no KV, except that of the second, which the first has.
+    events = list(read_events(old))
+    (wave,) = [event for event in events if isinstance(event, WaveDone)]
+    assert (wave.kv_tokens, wave.separate_kv_tokens, wave.kv_as_held) == (9 + 1, 10 + 9, True)
+    summary = summarize(events)
+    assert (summary.mean_kv_tokens, summary.peak_kv_tokens, summary.peak_separate_kv_tokens) == (10.0, 10, 19)
+    (question,) = compare([old], rejudging()).runs[0]["questions"]
+    assert (question["waves"][0]["kv"], question["waves"][0]["shared"], question["waves"][0]["separate"]) == (10, 9, 19)
+    with EventLog(old) as log:  # A resumed run: what this version adds is as held already.
+        log.write(QuestionStarted("new", "?", "1", 9, "d"))
+        log.write(replace(wave, question="new", kv_tokens=77))
+    assert [event.kv_tokens for event in read_events(old) if isinstance(event, WaveDone)] == [10, 77]
 
 
 def test_an_old_sweep_is_opened_under_todays_keys(tmp_path: Path) -> None:
@@ -249,7 +265,7 @@ def test_a_short_line_takes_no_memory_for_the_number_it_names(tmp_path: Path) ->
     (one,) = replay(read_events(tmp_path)).values()
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert one.tree.unique_tokens([0]) == 10**8
+    assert one.tree.distinct_tokens([0]) == 10**8
     assert peak_bytes < 10**6
 
 

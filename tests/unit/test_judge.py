@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from palmette.errors import ConfigError, RunError
 from palmette.run.search import judge_of
+from palmette.score import sandbox
 from palmette.score.judge import Judge, Verdict, load_judge
-from palmette.score.judges.gym import GymJudge
+from palmette.score.judges.gym import GymJudge, gym_points
 from palmette.score.judges.math import MathJudge
+from palmette.score.worker import NONCE_BYTES
 from palmette.settings import Config, TaskSettings
 from palmette.tasks.load import load_task
 from palmette.tasks.task import Question, Task
@@ -123,3 +127,25 @@ def test_a_scorer_that_never_ends_is_stopped_and_the_next_answer_is_judged() -> 
 def test_a_reference_that_is_no_text_is_judged_by_its_text() -> None:
     (question,) = load_task(TaskSettings(name="rg:polynomial_multiplication", questions=1, seed=1)).questions
     assert outcome_of(GYM, question, question.reference) == "correct"
+
+
+def test_points_of_a_gym_scorer_may_be_a_part_of_the_full_ones() -> None:
+    (question,) = load_task(TaskSettings(name="rg:chain_sum", questions=1, seed=1)).questions
+    right = question.reference
+    assert gym_points(question, f"so it is\nAnswer: {right}") == 1.0
+    assert gym_points(question, f"Answer: {right} {'x' * (len(str(right)) - 1)}") == 0.5
+    assert gym_points(question, "Answer: nothing") == 0.0
+    assert gym_points(question, "no answer") == 0.0
+    assert gym_points(replace(question, key={}), f"Answer: {right}") is None
+
+
+def test_points_that_nobody_asked_for_are_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    def points(self: object, count: int) -> bytes:
+        return sent[-1][-NONCE_BYTES:] + bytes([228])
+
+    sent: list[bytes] = []
+    worker = sandbox.gym._started()
+    monkeypatch.setattr(type(worker), "_write", lambda self, data: sent.append(data))
+    monkeypatch.setattr(type(worker), "_read", points)
+    assert worker.ask({"answer": "x"}, 5.0) == "unparseable"
+    assert str(worker.ask({"answer": "x", "points": True}, 5.0)) == "points 100"

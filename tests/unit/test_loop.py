@@ -8,6 +8,7 @@ from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError, ConfigError
 from palmette.memory.guard import GivesUpCache
 from palmette.memory.oom import TellsCacheFull
+from palmette.prefixes import KvCounts
 from palmette.score.scorer import Candidate
 from palmette.search.cluster import Clusterer
 from palmette.search.growth import Growth, Limits, Observer, node_seed
@@ -96,11 +97,17 @@ def test_every_branch_grows_until_it_ends() -> None:
     assert {tree.solution(node.id) for node in tree.nodes if node.finished} == {"step\nstep\ndone"}
 
 
-def test_kv_tokens_count_the_prompt_once_and_each_open_branch() -> None:
+def test_kv_tokens_count_every_distinct_prefix_once() -> None:
     growth = grow(ScriptedBackend(countdown)).growths["a"]
-    # Prompt 2; four branches of 5, then 10, then 15 tokens ("done$" has five).
-    assert growth.kv_tokens == [2 + 20, 2 + 40, 2 + 60]
-    assert growth.separate_kv_tokens == [8 + 20, 8 + 40, 8 + 60]
+    # Prompt 2; four equal branches of 5, then 10, then 15 tokens ("done$" has five). The last token has no KV yet.
+    assert growth.kv == [KvCounts(6, 6, 4 * 6), KvCounts(11, 11, 4 * 11), KvCounts(16, 16, 4 * 16)]
+
+    def apart(expansion: Expansion, above: str) -> str:
+        return f"of {expansion.node}\n" if "\n" not in above else "done$"
+
+    growth = grow(ScriptedBackend(apart)).growths["a"]
+    # Four steps "of 1\n" to "of 4\n" share 3 tokens and have one more each with KV; then 5 each, and "done" below.
+    assert growth.kv == [KvCounts(2 + 3 + 4, 5, 4 * 6), KvCounts(2 + 3 + 4 * (2 + 4), 5, 4 * 11)]
 
 
 def test_a_wave_is_one_call_for_all_questions_in_flight() -> None:
@@ -250,7 +257,7 @@ def test_a_tree_never_holds_more_than_its_room(room: int) -> None:
 
     memory = grow_with(roomy(0.0), ScriptedBackend(script), Limits(8, 25, 50, 100, 2, room))
     for growth in memory.growths.values():
-        assert max(growth.kv_tokens) <= room
+        assert max(kv.held for kv in growth.kv) <= room
         assert len(growth.tree.nodes) > 1
     if room == 1000:
         free = grow_with(REBASE, ScriptedBackend(script), Limits(8, 25, 50, 100, 2))

@@ -171,6 +171,19 @@ def test_full_training_holds_gradients_and_two_moments_of_every_parameter() -> N
     assert "optimizer state" in lines(plan)
 
 
+def test_a_critic_of_its_own_is_counted_between_updates_and_in_its_own_update() -> None:
+    settings = {"policy.model": "seedling", "memory.devices": "cpu:24GiB", "train.algorithm": "ppo"}
+    plan = plan_run(load_config(None, {**settings, "train.critic": "smollm2-135m"}), train=True)[1]
+    kept = lines(plan)
+    assert kept["critic weights"].bytes == 134_515_008 * 4
+    assert kept["critic optimizer state"].bytes == 2 * 134_515_008 * 4
+    update = {line.holder: line.bytes for line in plan.devices[0].phases[-1].lines}
+    assert update["critic gradients"] == 134_515_008 * 4
+    assert update["critic gradients in flight"] == 49_152 * 576 * 4
+    assert update["critic activations"] > 0
+    assert "logits" not in update and "gradients" not in update  # The critic's update holds more than the policy's.
+
+
 def test_lora_trains_few_parameters_and_chunks_bound_the_logits() -> None:
     settings = {
         "policy.model": "smollm2-135m",

@@ -49,7 +49,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_file_of_a_room_is_a_part_under_its_own_name() -> None:
     assert registry.built_ins("strategy") == ["beam", "best_of_n", "dvts", "ets", "fixed_tree", "rebase", "shepherd"]
-    assert registry.built_ins("task") == ["jsonl", "ladder", "rg"]
+    assert registry.built_ins("task") == ["jsonl", "ladder", "rg", "words"]
     assert registry.built_ins("judge") == ["gym", "math"]
     assert registry.built_ins("scorer") == ["head", "likelihood"]
     assert registry.built_ins("backend") == ["local"]

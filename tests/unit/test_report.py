@@ -37,12 +37,12 @@ QUESTIONS = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name
 
 
 def node(number: int, parent: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
-    return NodeRecord(number, parent, (1, 2), text, (-0.1, -0.2), finished, score)
+    return NodeRecord(number, parent, (number, 2), text, (-0.1, -0.2), finished, score)
 
 
 def finished(question: str, outcome: str, leaves: dict[str, int], kv: int) -> QuestionFinished:
     chosen = {vote: Chosen("4", outcome) for vote in ("best", "majority", "weighted")}
-    return QuestionFinished(question, chosen, leaves, 10, kv - 2.0, kv, 3 * kv, 2)
+    return QuestionFinished(question, chosen, leaves, 10, kv - 2.0, kv, 3 * kv, 2, kv_as_held=True)
 
 
 @pytest.fixture

@@ -111,8 +111,9 @@ def test_every_vote_and_every_leaf_of_a_hand_worked_tree() -> None:
     ]
     # Steps of 2 tokens, then of 4, 5, 4, 5 (the end token among them) and 3; the prompt has 4.
     assert (result.tokens, result.waves, result.out_of_room) == (10 + 21, 2, False)
-    assert (result.mean_kv_tokens, result.peak_kv_tokens) == ((14 + 35) / 2, 35)
-    assert result.unshared_kv_tokens == 5 * 4 + 10 + 21
+    # The last token of each branch has no KV yet.
+    assert (result.mean_kv_tokens, result.peak_kv_tokens) == ((9 + 30) / 2, 4 + 10 + 21 - 5)
+    assert result.unshared_kv_tokens == 5 * 4 + 10 + 21 - 5
 
 
 def test_a_judge_that_goes_by_answers_is_asked_once_for_each() -> None:
@@ -150,7 +151,7 @@ def test_a_result_is_json_and_the_event_says_the_same() -> None:
     assert event.leaf_outcomes == {"correct": 2, "wrong": 1, "unparseable": 2}
     assert event.leaves[1] == JudgedLeaf(7, " 42", "correct", 0.5)
     assert event.leaves[4] == JudgedLeaf(10, None, "unparseable", 0.0)
-    assert (event.generated_tokens, event.peak_kv_tokens, event.peak_separate_kv_tokens) == (31, 35, 51)
+    assert (event.generated_tokens, event.peak_kv_tokens, event.peak_separate_kv_tokens) == (31, 30, 46)
 
 
 @pytest.mark.parametrize(

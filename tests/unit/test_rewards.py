@@ -1,6 +1,7 @@
 """Reward functions are called as TRL and verl call them; one that fails stops the run or is left out and counted."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from palmette.errors import ConfigError, RunError
 from palmette.tasks.task import Question
 from palmette.train.rewards.rewards import Rewards, find_reward
+from palmette.train.rewards.signature import TrainerState
 from palmette.train.rollout.responses import Response
 
 pytestmark = pytest.mark.unit
@@ -29,6 +31,32 @@ def trl_partly(completions):
 
 def verl(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": float(solution_str == ground_truth) + extra_info["bonus"], "of": data_source}
+
+def trl_logs(completion_ids, trainer_state, log_extra, log_metric, environments, **columns):
+    assert environments is None and columns["level"] == [3, 3] and "prompt" not in columns
+    log_extra("length", [len(tokens) for tokens in completion_ids])
+    log_metric("pace", 2.0)
+    log_metric("pace", 4.0)
+    return [trainer_state.global_step / trainer_state.max_steps] * 2
+
+def trl_logs_too_few(completions, log_extra):
+    log_extra("length", [1])
+
+def verl_table(solution_str, ground_truth):
+    return {"score": 1.0, "acc": solution_str == ground_truth, "note": "no number"}
+
+async def meets(solution):
+    # Returns only if it is called for both responses at once.
+    waiting.append(solution)
+    while len(waiting) < 2:
+        await asyncio.sleep(0.001)
+    return len(waiting)
+
+waiting = []
+
+async def hangs_on_one(solution):
+    await asyncio.sleep(30 if solution == "55" else 0)
+    return 1.0
 
 def own(solution, reference):
     return solution == reference
@@ -83,6 +111,29 @@ def test_functions_may_name_solution_and_reference(file: str) -> None:
     assert rewards({f"{file}:own": 1.0}).of(responses()).totals == [1.0, 0.0]
 
 
+def test_functions_of_trl_know_how_far_training_is_and_what_they_log_is_kept(file: str) -> None:
+    found = rewards({f"{file}:trl_logs": 1.0}).of(responses(), TrainerState(3, 6, 0.5))
+    assert (found.totals, found.metrics, found.columns) == ([0.5, 0.5], {"pace": 3.0}, {"length": ["2", "1"]})
+
+
+def test_other_numbers_of_a_table_of_verl_are_kept_as_means(file: str) -> None:
+    found = rewards({f"{file}:verl_table": 1.0}).of(responses())
+    assert (found.totals, found.metrics) == ([1.0, 1.0], {"acc": 0.5})
+
+
+def test_plain_prompts_give_plain_completions(tmp_path: Path) -> None:
+    code = "def f(prompts, completions):\n    return [float(p + c == '2+2?4') for p, c in zip(prompts, completions)]\n"
+    (tmp_path / "plain.py").write_text(code)
+    given = [replace(one, question=replace(one.question, key={"columns": {"prompt": "2+2?"}})) for one in responses()]
+    assert rewards({f"{tmp_path / 'plain.py'}:f": 1.0}).of(given).totals == [1.0, 0.0]
+
+
+def test_an_async_function_is_called_for_all_responses_at_once_and_each_call_has_its_limit(file: str) -> None:
+    assert rewards({f"{file}:meets": 1.0}).of(responses()).totals == [2.0, 2.0]
+    found = rewards({f"{file}:hangs_on_one": 1.0}, on_error="skip", seconds=0.2).of(responses())
+    assert (found.totals, found.failed) == ([1.0, None], 1)
+
+
 def test_several_rewards_are_summed_with_their_weights_and_none_is_left_out(file: str) -> None:
     found = rewards({"judge": 1.0, "score": 4.0, f"{file}:trl_partly": 0.5}).of(responses())
     # 1 x 1 + 4 x 0.25, the function says nothing; 1 x 0 + 0.5 x 2, no score.
@@ -100,6 +151,7 @@ def test_a_response_that_nothing_rewards_has_no_reward() -> None:
         ("raises", "ZeroDivisionError: no luck"),
         ("nan", "a reward is a finite number or None"),
         ("too_few", "returned 1 rewards for 2 completions"),
+        ("trl_logs_too_few", "log_extra got 1 values for 2 completions"),
     ],
 )
 def test_a_reward_that_fails_stops_the_run_with_the_response_shown(file: str, name: str, told: str) -> None:

@@ -139,13 +139,13 @@ print([name for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME") i
         "palmette.score.scorers.head",
         "palmette.score.scorers.likelihood",
         "palmette.score.sentences",
-        "palmette.train.learner",
+        "palmette.train.update.learner",
         "palmette.zoo.load",
     ],
 )
 @pytest.mark.parametrize(
     ("given", "seen"),
-    [({}, ["PASSIVE", None, None]), ({"GOMP_SPINCOUNT": "9"}, [None, "9", None])],
+    [({}, ["PASSIVE", "10000", None]), ({"GOMP_SPINCOUNT": "9"}, [None, "9", None])],
     ids=["by itself", "as the user has it"],
 )
 def test_torch_is_loaded_with_threads_that_wait_quietly_and_the_environment_is_as_before(

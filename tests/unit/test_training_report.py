@@ -19,6 +19,8 @@ from palmette.events import (
     RowsTested,
     RunStarted,
     ShownSample,
+    ShownStep,
+    ShownTree,
     UpdateDone,
 )
 from palmette.report.training.data import training_data
@@ -134,8 +136,27 @@ def test_responses_stand_below_their_question() -> None:
         ("q", ["a", "b"]), ("r", ["c"]),
     ]  # fmt: skip
     assert entry["questions"][0]["responses"][1] == {
-        "text": "b", "reward": None, "advantage": 0.5, "cut": False, "parts": {"judge": None},
+        "text": "b", "reward": None, "advantage": 0.5, "cut": False, "parts": {"judge": None}, "logged": {},
     }  # fmt: skip
+
+
+def step(parent: int, text: str, *, reward: float | None = None) -> ShownStep:
+    return ShownStep(parent, text, 3, "kept" if reward is None else "finished", 0.5, 0.25, reward)
+
+
+def test_a_tree_is_read_downward_and_indented_where_it_branches() -> None:
+    steps = (step(0, "a"), step(0, "b", reward=0.0), step(1, "c", reward=1.0), step(1, "d"), step(4, "e", reward=0.0))
+    event = UpdateDone(1, 8, {}, {}, {}, (sample(),), (ShownTree("q", steps, 7),))
+    tree = data(event)["samples"][0]["questions"][0]["tree"]
+    assert [(one["text"], one["place"], one["level"]) for one in tree["steps"]] == [
+        ("a", 1, 0), ("c", 3, 1), ("d", 4, 1), ("e", 5, 2), ("b", 2, 0),
+    ]  # fmt: skip
+    assert (tree["left_out"], tree["steps"][1]["reward"], tree["steps"][0]["advantage"]) == (7, 1.0, 0.25)
+
+
+def test_a_tree_whose_steps_come_before_their_parents_is_not_drawn() -> None:
+    event = UpdateDone(1, 8, {}, {}, {}, (sample(),), (ShownTree("q", (step(1, "itself"), step(0, "b")), 0),))
+    assert data(event)["samples"][0]["questions"][0]["tree"] is None
 
 
 def test_samples_of_every_second_fourth_or_eighth_update_are_kept_where_all_are_too_large() -> None:

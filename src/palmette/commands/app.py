@@ -12,6 +12,7 @@ from palmette.commands.models import models
 from palmette.commands.plan import plan
 from palmette.commands.plugins import plugins
 from palmette.commands.report import report
+from palmette.commands.rows import rows
 from palmette.commands.search import search
 from palmette.commands.sft import sft
 from palmette.commands.sweep import demo, sweep
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, report, models, plugins, grade):
+for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
     app.command()(command)
 
 _OTHER_WORDS = {

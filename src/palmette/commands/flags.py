@@ -17,7 +17,9 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of 
 Policy = Annotated[str | None, typer.Option(help="Model that proposes steps: zoo name, folder, hub name.")]
 Reward = Annotated[str | None, typer.Option(help="Model that scores steps, package.module:name, or 'none'.")]
 Embedder = Annotated[str | None, typer.Option(help="Model that tells which steps say the same.")]
-TaskName = Annotated[str | None, typer.Option(help="ladder, rg:GENERATOR, a JSONL file, or package.module:name.")]
+TaskName = Annotated[
+    str | None, typer.Option(help="ladder, words, rg:GENERATOR, a JSONL file, or package.module:name.")
+]
 StrategyName = Annotated[str | None, typer.Option(help=f"{_STRATEGIES}, or package.module:name.")]
 Width = Annotated[int | None, typer.Option(help="Branches in flight per question.")]
 Questions = Annotated[int | None, typer.Option(help="How many questions.")]

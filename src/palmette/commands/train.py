@@ -124,5 +124,5 @@ def _preview(config: "Config") -> None:
         for note in training.notes:
             print(one_line(note, 300), file=sys.stderr)
         done = training.preview()
-        for line in (*batch_lines(done), *cost_lines(done)):
+        for line in (*batch_lines(done), *cost_lines(done, config.train.updates)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)

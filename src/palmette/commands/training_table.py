@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -10,31 +10,32 @@ from rich.table import Table
 from rich.text import Text
 
 from palmette.events import Evaluated, Noticed, RowsTested, UpdateDone
-from palmette.units import format_bytes, format_count, format_seconds, one_line
+from palmette.units import count_of, format_bytes, format_count, format_seconds, one_line
 
 _SHOWN_UPDATES = 12
-Columns = Mapping[str, tuple[str, str]]
+Columns = Mapping[str, tuple[str, Callable[[float], str]]]
 """Statistics that are shown by name, each with its heading and how its number is written."""
 
 COLUMNS: Columns = {
-    "reward": ("reward", "{:.3f}"),
-    "signal_share": ("signal", "{:.0%}"),
-    "kl": ("KL", "{:.4f}"),
-    "entropy": ("entropy", "{:.3f}"),
-    "response_tokens": ("tokens", "{:.0f}"),
-    "cut_share": ("cut", "{:.0%}"),
-    "clipped_share": ("clipped", "{:.1%}"),
-    "ratio": ("ratio", "{:.5f}"),
-    "gradient_norm": ("gradient", "{:.3g}"),
+    "reward": ("reward", "{:.3f}".format),
+    "signal_share": ("no signal", lambda share: f"{1 - share:.0%}"),
+    "kl": ("KL", "{:.4f}".format),
+    "entropy": ("entropy", "{:.3f}".format),
+    "response_tokens": ("tokens", "{:.0f}".format),
+    "cut_share": ("cut", "{:.0%}".format),
+    "clipped_share": ("clipped", "{:.1%}".format),
+    "ratio": ("ratio", "{:.5f}".format),
+    "gradient_norm": ("gradient", "{:.3g}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
 }
 ROW_COLUMNS: Columns = {
-    "epoch": ("epoch", "{:.2f}"),
-    "loss": ("loss", "{:.4f}"),
-    "gradient_norm": ("gradient", "{:.3g}"),
-    "learning_rate": ("rate", "{:.3g}"),
-    "rows": ("rows", "{:.0f}"),
-    "learned_tokens": ("learned", "{:.0f}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "epoch": ("epoch", "{:.2f}".format),
+    "loss": ("loss", "{:.4f}".format),
+    "gradient_norm": ("gradient", "{:.3g}".format),
+    "learning_rate": ("rate", "{:.3g}".format),
+    "rows": ("rows", "{:.0f}".format),
+    "learned_tokens": ("learned", "{:.0f}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
 }
 """Those of training on rows."""
 
@@ -120,16 +121,16 @@ class TrainingTable:
         for heading, _ in self._columns.values():
             table.add_column(heading, justify="right")
         table.add_column("seconds", justify="right")
-        table.add_column("peak", justify="right")
         for event in self._shown:
-            table.add_row(f"{event.update}", *self._cells(event), _seconds(event), _peak(event))
+            table.add_row(f"{event.update}", *self._cells(event), _seconds(event))
         return table
 
     def _status(self, now: float) -> str:
         done = self._shown[-1].update if self._shown else 0
         seconds = max(now - self._begun, 1e-9)
         rate = f", {format_count(self._written)} tokens, {self._written / seconds:,.0f}/s" if self._written else ""
-        return f"{done} of {self.updates} updates{rate}{self._left(now)}"
+        held = f"\nheld at most: {_peaks(self._shown[-1])}" if self._shown else ""
+        return f"{done} of {self.updates} updates{rate}{self._left(now)}{held}"
 
     def _left(self, now: float) -> str:
         if not self._shown or self._first is None:
@@ -142,19 +143,21 @@ class TrainingTable:
         cells = self._cells(event)
         named = [f"{heading} {cell}" for (heading, _), cell in zip(self._columns.values(), cells, strict=True)]
         left = self._left(time.monotonic())
-        return f"update {event.update}/{self.updates}: {', '.join(named)}, {_seconds(event)}, {_peak(event)}{left}"
+        return (
+            f"update {event.update}/{self.updates}: {', '.join(named)}, {_seconds(event)}{left}; held {_peaks(event)}"
+        )
 
     def _cells(self, event: UpdateDone) -> list[str]:
         numbers = event.numbers
-        return [form.format(numbers[name]) if name in numbers else "-" for name, (_, form) in self._columns.items()]
+        return [written(numbers[name]) if name in numbers else "-" for name, (_, written) in self._columns.items()]
 
 
 def _seconds(event: UpdateDone) -> str:
     return format_seconds(sum(event.seconds.values()))
 
 
-def _peak(event: UpdateDone) -> str:
-    return format_bytes(max(event.peak_bytes.values(), default=0))
+def _peaks(event: UpdateDone) -> str:
+    return ", ".join(f"{name} {format_bytes(peak)}" for name, peak in event.peak_bytes.items())
 
 
 def batch_lines(done: UpdateDone) -> Iterator[str]:
@@ -170,13 +173,15 @@ def batch_lines(done: UpdateDone) -> Iterator[str]:
         yield f"  reward {reward}, {advantage}{cut}: {one_line(sample.text, 300)}"
 
 
-def cost_lines(done: UpdateDone) -> Iterator[str]:
-    """Yield what an update took, phase by phase."""
-    numbers = done.numbers
+def cost_lines(done: UpdateDone, updates: int) -> Iterator[str]:
+    """Yield what an update took, phase by phase, and what so many of them would take."""
+    numbers, seconds = done.numbers, sum(done.seconds.values())
     yield (
         f"one update: {format_count(int(numbers['generated_tokens']))} tokens generated, "
-        f"{format_seconds(sum(done.seconds.values()))} in all"
+        f"{count_of(int(numbers['samples']), 'sample')} learned from, {format_seconds(seconds)} in all"
     )
-    for name, seconds in done.seconds.items():
+    for name, own in done.seconds.items():
         peak = f", at most {format_bytes(done.peak_bytes[name])} held" if name in done.peak_bytes else ""
-        yield f"  {name}: {format_seconds(seconds)}{peak}"
+        yield f"  {name}: {format_seconds(own)}{peak}"
+    whole = format_seconds(updates * seconds)
+    yield f"all {count_of(updates, 'update')}: about {whole}; evaluations and checkpoints come on top"

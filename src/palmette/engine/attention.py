@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers.masking_utils import causal_mask_function
 
-from palmette.engine.limits import GATHERED_SLOTS
+from palmette.engine.limits import GATHERED_SLOTS, PATH_SLOTS
 
 _MASKED = -1e30
 """Added to the score of a masked key. Finite: a segment whose keys are all masked must have weight 0, not nan."""
@@ -77,19 +77,47 @@ Sees = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """All KV segments that the queries of one tick read, in batches; at most `depth` segments per query."""
+    """All KV segments that the queries of one tick read, in batches; at most `depth` segments per query.
+
+    If `by_path`, there is one batch, in which each query in turn is the only reader of a segment: its whole path.
+    """
 
     batches: tuple[SegmentBatch, ...]
     queries: int
     depth: int
+    by_path: bool = False
 
 
 def plan_attention(segments: Sequence[Segment], positions: np.ndarray, device: torch.device) -> AttentionPlan:
-    """Batch the segments that the queries at `positions` read. Every query must read at least one segment."""
-    depth = 1 + max(segment.depth for segment in segments)
+    """Batch the segments that the queries at `positions` read. Every query must read at least one segment.
+
+    The first segment of a query starts at the first position of its path. Paths of few slots in all are read one by
+    one, which takes a fraction of the operations; otherwise each segment is read once for all its queries.
+    """
     queries = len(positions)
+    if sum(len(segment.slots) * (segment.last - segment.first) for segment in segments) <= PATH_SLOTS:
+        paths = _paths(segments, queries)
+        if queries * max(len(path.slots) for path in paths) <= PATH_SLOTS:
+            return AttentionPlan((_batch(paths, positions, queries, 1, device),), queries, 1, by_path=True)
+    depth = 1 + max(segment.depth for segment in segments)
     batches = tuple(_batch(group, positions, queries, depth, device) for group in _grouped(segments))
     return AttentionPlan(batches, queries, depth)
+
+
+def _paths(segments: Sequence[Segment], queries: int) -> list[Segment]:
+    """Return what each query reads as one segment of its own, up to its own slot. Segments: ancestors come first."""
+    read: list[list[np.ndarray]] = [[] for _ in range(queries)]
+    starts = [0] * queries
+    for segment in segments:
+        for rank, query in enumerate(range(segment.first, segment.last)):
+            if not read[query]:
+                starts[query] = segment.position
+            seen = len(segment.slots) - max(0, segment.new_tokens - 1 - rank)
+            read[query].append(segment.slots[:seen])
+    return [
+        Segment(np.concatenate(own), start, query, query + 1, 1, 0)
+        for query, (own, start) in enumerate(zip(read, starts, strict=True))
+    ]
 
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -164,6 +192,8 @@ def attend(
     """
     groups, queries, heads, width = query_GTFW.shape
     depth = plan.depth
+    if plan.by_path:
+        return _attend_by_path(query_GTFW, keys_GCW, values_GCW, plan.batches[0], sees, softcap)
     query_GTX = query_GTFW.reshape(groups, queries, heads * width)
     # A partial result that no segment writes keeps a largest score of -inf: its weight is 0, whatever its values are.
     parts_GPX = query_GTX.new_zeros(groups, queries * depth + 1, heads * width, dtype=torch.float32)
@@ -188,6 +218,29 @@ def attend(
         max_GPF.index_copy_(1, batch.parts, largest.view(groups, count * readers, heads))
         sum_GPF.index_copy_(1, batch.parts, weights.sum(-1).view(groups, count * readers, heads))
     return _merged(parts_GPX[:, :-1], max_GPF[:, :-1], sum_GPF[:, :-1], depth)
+
+
+def _attend_by_path(
+    query_GTFW: torch.Tensor,
+    keys_GCW: torch.Tensor,
+    values_GCW: torch.Tensor,
+    batch: SegmentBatch,
+    sees: Sees | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Attend as `attend` does, with one segment for each query: nothing is merged."""
+    groups, queries, heads, width = query_GTFW.shape
+    length = batch.size[2]
+    keys = keys_GCW.index_select(1, batch.slots).view(groups * queries, length, width)
+    values = values_GCW.index_select(1, batch.slots).view(groups * queries, length, width)
+    scores = torch.bmm(query_GTFW.reshape(groups * queries, heads, width), keys.transpose(1, 2)).float()
+    if softcap is not None:
+        scores = (scores / softcap).tanh_() * softcap
+    bias_S1L = batch.bias(sees)
+    if bias_S1L is not None:
+        scores.view(groups, queries, heads, length).add_(bias_S1L)
+    weights = scores.softmax(-1)
+    return torch.bmm(weights.to(values.dtype), values).float().view(groups, queries, heads, width)
 
 
 def _merged(parts_GPX: torch.Tensor, max_GPF: torch.Tensor, sum_GPF: torch.Tensor, depth: int) -> torch.Tensor:

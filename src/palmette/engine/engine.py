@@ -5,7 +5,7 @@ Shapes: R rows, P pieces, V vocabulary.
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -101,7 +101,8 @@ class Engine(Generic[Ending]):
         """The drafts of the present tick by tip, with their cache nodes. Empty between ticks."""
         self._may_draft = False
         """Whether the present tick may draft: not after one of its pieces has failed."""
-        self._waiting: deque[Row[Ending]] = deque()
+        self._waiting: Lanes[Ending] = {}
+        """Rows that have no place yet, by tip, in the order in which their first rows came."""
         self._lanes: Lanes[Ending] = {}
         self._cache_is_full = False
         """The KV cache has no room for one more lane: admit none until one has ended."""
@@ -115,14 +116,14 @@ class Engine(Generic[Ending]):
                 self.acceptance = Acceptance()
             for row in rows:
                 row.index = self._index(row.parent)
-        self._waiting.extend(rows)
+        for row in rows:
+            self._waiting.setdefault(row.tip(), []).append(row)
 
     def cancel(self, rows: Sequence[Row[Ending]]) -> None:
         """Stop decoding these rows. Their cache nodes stay as they are: the caller drops them."""
         gone = {id(row) for row in rows}
-        self._waiting = deque(row for row in self._waiting if id(row) not in gone)
-        kept = {tip: [row for row in lane if id(row) not in gone] for tip, lane in self._lanes.items()}
-        self._lanes = {tip: lane for tip, lane in kept.items() if lane}
+        self._waiting = _without(self._waiting, gone)
+        self._lanes = _without(self._lanes, gone)
         self._cache_is_full = False
 
     def tick(self, run_pieces: RunPieces = run_whole) -> list[Row[Ending]]:
@@ -180,12 +181,16 @@ class Engine(Generic[Ending]):
         return count
 
     def _admit(self) -> None:
-        """Move waiting rows to lanes, in order, as long as there is a place for the next one."""
+        """Move waiting rows to lanes, in order, as long as there is a place for the next one.
+
+        Rows with the same prefix start together, also those of equal steps: if one started later, it would write tokens
+        that the others have written already into a node of its own, and they would be computed and stored twice.
+        """
         while self._waiting:
-            tip = self._waiting[0].tip()
+            tip = next(iter(self._waiting))
             if tip not in self._lanes and (len(self._lanes) >= self._max_lanes or self._cache_is_full):
                 return
-            self._lanes.setdefault(tip, []).append(self._waiting.popleft())
+            self._lanes.setdefault(tip, []).extend(self._waiting.pop(tip))
 
     @torch.inference_mode()
     def _sample(self, rows: Sequence[Row[Ending]]) -> list[Drawn[Ending]]:
@@ -344,6 +349,12 @@ class Engine(Generic[Ending]):
 
 def _tip(row: Row[Ending]) -> CacheNode:
     return row.tip()
+
+
+def _without(lanes: Lanes[Ending], gone: Collection[int]) -> Lanes[Ending]:
+    """Return the lanes without the rows with these ids (of the objects), and without lanes that have none left."""
+    kept = {tip: [row for row in lane if id(row) not in gone] for tip, lane in lanes.items()}
+    return {tip: lane for tip, lane in kept.items() if lane}
 
 
 def _rows(logits_PV: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:

@@ -68,17 +68,19 @@ _scopes = _Scopes()
 
 
 @contextmanager
-def as_many_as_free() -> Iterator[None]:
-    """Use fewer threads inside the block while others need the cores; afterwards as many as before.
+def as_many_as_free(useful: int | None = None) -> Iterator[None]:
+    """Use fewer threads inside the block while others need the cores, at most `useful`; afterwards as many as before.
 
     For forward passes only whose last bits decide nothing: the number of threads changes them. Does nothing where
-    OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+    OMP_NUM_THREADS or MKL_NUM_THREADS is set. In `pinned_threads` the number is `useful`, whatever others do.
     """
     most = torch.get_num_threads()
-    if _is_count_chosen or _scopes.pinned or _scopes.most is not None or most == 1:
+    count = most if useful is None else min(most, useful)
+    if _is_count_chosen or _scopes.most is not None or most == 1 or (_scopes.pinned and count == most):
         yield
         return
-    count = _choice.count(most)
+    if count > 1 and not _scopes.pinned:
+        count = _choice.count(count)
     _scopes.most = most
     torch.set_num_threads(count)
     try:

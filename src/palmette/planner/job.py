@@ -91,7 +91,7 @@ class SearchNeeds:
 
     @property
     def unshared_tokens(self) -> int:
-        """KV tokens of one question's branches if they shared nothing but the prompt."""
+        """KV tokens of one question's branches if they shared nothing but the prompt: no search holds more."""
         return self.prompt_tokens + self.width * self.total_tokens
 
 
@@ -140,6 +140,8 @@ class Job:
     embedder: Model | None
     search: SearchNeeds
     update: UpdateNeeds | None = None
+    critic: Model | None = None
+    """A critic that is a model of its own, beside the policy on its device."""
     inference_share: float = 0.95
     training_share: float = 0.90
     any_embed_device: bool = False

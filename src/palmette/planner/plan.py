@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from palmette.errors import ConfigError
+from palmette.planner.critic_sizes import critic_state_lines, critic_update_lines
 from palmette.planner.devices import Device
 from palmette.planner.in_process import allocate_in_process
 from palmette.planner.job import Job, Model
@@ -192,6 +193,8 @@ def _allocate_training_state(job: Job, placement: Placement, allocations: dict[D
             Line("learner weights", "weights", job.policy.weight_bytes, note="a copy of its own beside the server's"),
             Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
         ]
+    if job.critic is not None:
+        lines += critic_state_lines(job.critic, job.update)
     if job.update.reference == "host":
         same_device = placement.policy == placement.host
         allocations[placement.host].resident += reference_lines(job.policy, same_device=same_device)[0]
@@ -212,6 +215,9 @@ def _allocate_update(
     by_phase = allocations[placement.policy].by_phase
     by_phase |= {name: read_lines(job.policy, job.update) for name in job.update.reads}
     by_phase["update"] = update_lines(job.policy, job.update, job.predicted)
+    if job.critic is not None:
+        by_phase["update"] = max(by_phase["update"], critic_update_lines(job.critic, job.update), key=total)
+        by_phase["values"] = read_lines(job.critic, job.update)
     if placement.policy.kind == "cuda":
         by_phase["update"].append(backward_line())
     if job.update.reference == "host":

@@ -7,8 +7,8 @@ from palmette.planner.job import Job, UpdateNeeds
 from palmette.planner.models.find_shape import find_config
 from palmette.planner.run_plan import devices_of, job_of
 from palmette.settings import LORA_TARGETS, Config
-from palmette.train.fake_update import UpdateShape, predict_update
-from palmette.train.learner import Savings
+from palmette.train.update.fake_update import UpdateShape, predict_update
+from palmette.train.update.learner import Savings
 from palmette.zoo.foreign import as_backend_error
 
 

@@ -44,7 +44,6 @@ def job_of(
         raise ConfigError(f"server {server!r}: choose {' or '.join(ENGINES)}")
     settings, memory = config.search, config.memory
     width, questions = _branching(config, train=train)
-    no_reward = config.reward.model is None or (train and not asks_reward_model(config))
     search = SearchNeeds(
         width=width,
         questions=questions,
@@ -67,23 +66,17 @@ def job_of(
     )
     return Job(
         policy=_model(config.policy, served, may_build),
-        reward=None if no_reward else _model(config.reward, served, may_build),
+        reward=None if config.reward.model is None else _model(config.reward, served, may_build),
         embedder=_embedder(config),
         search=search,
         update=_update(config) if train else None,
+        critic=_critic(config, may_build) if train else None,
         inference_share=memory.inference_share,
         training_share=memory.training_share,
         any_embed_device=memory.any_embed_device,
         served=served,
         server=server,
     )
-
-
-def asks_reward_model(config: Config) -> bool:
-    """Tell whether training asks a reward model: its rollouts, its evaluations or its rewards."""
-    names = (config.search.strategy, config.train.eval_strategy)
-    strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
-    return "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies)
 
 
 def _branching(config: Config, *, train: bool) -> tuple[int, int]:
@@ -234,6 +227,12 @@ def _embedder(config: Config) -> Model | None:
     if "clusters" not in config.search.build_strategy().uses or registry.is_own("embedder", settings.model):
         return None
     return Model(settings.model, find_shape(settings.model, as_encoder=True), "float32", settings.device)
+
+
+def _critic(config: Config, may_build: bool) -> Model | None:
+    """Return the critic where it is a model of its own: in the policy's dtype, on the policy's device."""
+    name, policy = config.train.critic_model, config.policy
+    return None if name is None else Model(name, find_shape(name, may_build=may_build), policy.dtype, policy.device)
 
 
 def _update(config: Config) -> UpdateNeeds:

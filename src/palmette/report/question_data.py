@@ -46,16 +46,17 @@ def _stopped(replayed: Replay, settings: SearchSettings) -> list[int]:
 def _wave(replayed: Replay, wave: WaveDone) -> dict[str, Any]:
     """Return one wave as JSON values.
 
-    `kv` counts the tokens on the paths of the wave's steps, each node once; `shared` those of them on two or more
-    paths; `separate` the tokens of all paths in full.
+    `kv` counts the KV tokens held for the branches that the wave has written, every distinct prefix once; `shared`
+    those of them on two or more branches; `separate` the tokens of all branches in full.
     """
+    counts = replayed.tree.kv_counts(node.id for node in wave.nodes)
     return {
         "nodes": len(wave.nodes),
         "children": _pairs(wave.children),
         "clusters": _pairs(wave.clusters),
-        "kv": wave.kv_tokens,
-        "shared": replayed.tree.shared_tokens([node.id for node in wave.nodes]),
-        "separate": wave.separate_kv_tokens,
+        "kv": counts.held,
+        "shared": counts.shared,
+        "separate": counts.unshared,
     }
 
 

@@ -25,7 +25,7 @@ SHOWN = {
 }  # fmt: skip
 CAPTION = (
     "accuracy of one random leaf, of each vote, and of best_of_n with the row's\n"
-    "tokens (BoN, blank beyond its range); generated tokens; KV tokens (mean, peak)"
+    "tokens (BoN, blank beyond its range); tokens written; KV held (mean, peak)"
 )
 _PARTS = ("search", "task", "policy", "reward", "embedder")
 _CELL = ("strategy", "width")

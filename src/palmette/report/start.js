@@ -29,7 +29,9 @@ function drawKv() {
   const canvas = byId("kv"), pen = canvas.getContext("2d"), { waves } = explorer.question, high = 104, floor = high - 20, colors = view.colors;
   if (canvas.style.width !== `${view.width}px`) sharpen(canvas, pen, view.width, high);
   pen.clearRect(0, 0, view.width, high);
-  const most = Math.max(1, ...waves.map((wave) => wave.separate)), scale = (floor - 18) / most;
+  // What nothing shared would take is often many times more: its outline is left open at the top.
+  const most = Math.max(1, Math.min(2 * Math.max(...waves.map((wave) => wave.kv)), Math.max(...waves.map((wave) => wave.separate))));
+  const scale = (floor - 18) / most;
   const wide = Math.max(2, Math.min(26, view.columnWidth * 0.62)), every = Math.ceil(24 / view.columnWidth);
   pen.font = "11px system-ui, sans-serif";
   pen.fillStyle = colors.soft;
@@ -44,7 +46,14 @@ function drawKv() {
     pen.fillStyle = colors.shared;
     pen.fillRect(x - wide / 2, floor - wave.shared * scale, wide, wave.shared * scale);
     pen.strokeStyle = colors.soft;
-    pen.strokeRect(x - wide / 2 - 0.5, floor - wave.separate * scale - 0.5, wide + 1, wave.separate * scale);
+    const left = x - wide / 2 - 0.5, top = floor - Math.min(most, wave.separate) * scale - 0.5;
+    pen.beginPath();
+    pen.moveTo(left, top);
+    pen.lineTo(left, floor - 0.5);
+    pen.lineTo(left + wide + 1, floor - 0.5);
+    pen.lineTo(left + wide + 1, top);
+    if (wave.separate <= most) pen.closePath();
+    pen.stroke();
     pen.globalAlpha = 1;
     pen.fillStyle = isShown ? colors.ink : colors.soft;
     pen.textAlign = "center";

@@ -26,7 +26,7 @@ from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
     from palmette.run.trained_model import TrainedModel
-    from palmette.train.update_result import UpdateResult
+    from palmette.train.update.update_result import UpdateResult
 
 CHECKPOINTS = "checkpoints"
 
@@ -152,7 +152,7 @@ class LearningRun(ABC):
             folder = self._store.save(
                 progress.update,
                 write_model=self.model.save,
-                tensors=self.model.learner.state_dict(),
+                tensors=self.model.state_dict(),
                 state={"progress": asdict(progress), "threads": self._threads, **(state or {})},
                 metric=metric,
             )

@@ -119,9 +119,17 @@ class Askable:
     room: int | None
 
 
-def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer | None = None) -> Askable:
+def check_questions(
+    config: Config,
+    task: Task,
+    backend: Backend,
+    scorer: Scorer | None = None,
+    *,
+    most_prompt_tokens: int | None = None,
+) -> Askable:
     """Return the questions that policy and reward model can be given; called before the first one is asked.
 
+    `most_prompt_tokens` is `train.prompt_tokens`, a limit below that of the policy.
     Raises ConfigError for one that cannot be asked: with `task.unaskable` refuse for the first, with skip only if no
     question is left. Raises BackendError where a model's template or a part fails, BudgetError where the KV budget is
     too small for the longest prompt.
@@ -131,7 +139,13 @@ def check_questions(config: Config, task: Task, backend: Backend, scorer: Scorer
     longest = 0
     for question in task.questions:
         try:
-            longest = max(longest, _prompt_tokens(question, config.search, backend, scorer))
+            tokens = _prompt_tokens(question, config.search, backend, scorer)
+            if most_prompt_tokens is not None and tokens > most_prompt_tokens:
+                raise ConfigError(
+                    f"question {one_line(question.id, 80)} has {tokens} tokens, train.prompt_tokens is "
+                    f"{most_prompt_tokens}: raise it, or set task.unaskable to skip"
+                )
+            longest = max(longest, tokens)
             asked.append(question)
         except ConfigError as error:
             refused.append(error)

@@ -1,7 +1,6 @@
 """Searches inside a training run: the same parts and guards from one to the next, nothing recorded."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from palmette.memory.meter import Meter
 from palmette.run.parts import Parts, limits_of
@@ -16,21 +15,14 @@ from palmette.tasks.task import Question, Task
 
 
 class Rollouts:
-    """Searches questions of a task with the config's strategy.
-
-    A strategy whose branches grow independently needs no limit of steps: without `search.depth` in the config only
-    `search.total_tokens` ends its branches.
-    """
+    """Searches questions of a task with the config's strategy."""
 
     def __init__(self, config: Config, parts: Parts, task: Task, meter: Meter, room: int | None) -> None:
         self._config = config
         self._watch = Watch(meter, config.memory, parts.backend, parts.scorer)
         self._judge = judge_of(config, task)
         self._strategy = config.search.build_strategy()
-        limits = limits_of(config.search, task, config.task.stop, room)
-        if self._strategy.independent and "depth" not in config.search.model_fields_set:
-            limits = replace(limits, depth=limits.total_tokens)
-        self._limits = limits
+        self._limits = limits_of(config.search, task, config.task.stop, room)
         self._clusterer = None
         if parts.embedder is not None and "clusters" in self._strategy.uses:
             self._clusterer = by_meaning(self._watch.embedder(parts.embedder), config.embedder.cut)

@@ -177,6 +177,7 @@ def _search(
                     questions=told.done - len(done),
                     kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
+                    kv_as_held=True,
                 )
             )
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from palmette import registry
 from palmette.config import load_config
+from palmette.errors import ConfigError
 from palmette.events import Evaluated, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
-from palmette.run.parts import Parts, check_names, check_questions, load_embedder, load_scorer
+from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
 from palmette.run.rollout import Rollouts
 from palmette.run.training_checks import algorithm_of, check_training, credit_of, training_config
 from palmette.search.result import SearchResult
@@ -32,7 +33,7 @@ from palmette.train.samples import Sample
 
 if TYPE_CHECKING:
     from palmette.run.training_policy import TrainedPolicy
-    from palmette.train.update_result import UpdateResult
+    from palmette.train.update.update_result import UpdateResult
 
 
 class TrainingRun(LearningRun):
@@ -75,19 +76,31 @@ class TrainingRun(LearningRun):
         scorer = load_scorer(config.reward)
         embedder = load_embedder(config.embedder, config.reward.device) if self._needs_embedder else None
         parts = Parts(backend, scorer, embedder)
-        askable = check_questions(config, self.data.training, backend, scorer)
-        if askable.skipped:
-            reason = f"the first because {askable.skipped[0]}"
-            self.notes.append(f"{len(askable.skipped)} questions cannot be asked and are left out, {reason}")
+        askable = check_questions(
+            config, self.data.training, backend, scorer, most_prompt_tokens=config.train.prompt_tokens
+        )
+        self._tell_skipped(askable, "questions")
+        if len(askable.questions) < config.train.questions:
+            raise ConfigError(
+                f"train.questions is {config.train.questions}, and of the questions to train on {len(askable.skipped)} "
+                f"cannot be asked and {len(askable.questions)} are left: lower it, or raise train.prompt_tokens"
+            )
         self._questions = askable.questions
         self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
         self._evaluations: tuple[Rollouts, Task] | None = None
         if self.data.test is not None:
             settings = {"search.strategy": config.train.eval_strategy, "search.width": config.train.eval_width}
             testing = load_config(config, settings)
-            room = check_questions(testing, self.data.test, backend, scorer).room
-            self._evaluations = Rollouts(testing, parts, self.data.test, self._meter, room), self.data.test
+            askable = check_questions(testing, self.data.test, backend, scorer)
+            self._tell_skipped(askable, "test questions")
+            test = replace(self.data.test, questions=askable.questions)
+            self._evaluations = Rollouts(testing, parts, test, self._meter, askable.room), test
         self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
+
+    def _tell_skipped(self, askable: Askable, kind: str) -> None:
+        if askable.skipped:
+            reason = f"the first because {askable.skipped[0]}"
+            self.notes.append(f"{len(askable.skipped)} {kind} cannot be asked and are left out, {reason}")
 
     def updates(self) -> Iterator[Shown]:
         """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment."""
@@ -125,6 +138,14 @@ class TrainingRun(LearningRun):
     def listen(self, on_tokens: Callable[[int], None]) -> None:
         """Call this with the number of tokens that the policy has written since the last call."""
         self.policy.backend.on_tokens = on_tokens
+
+    def _update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool = False) -> "UpdateResult":
+        """Make one optimizer step, and before it one of a critic that is a model of its own, as verl does."""
+        if self.policy.critic is None:
+            return super()._update(samples, learning_rate, on_policy)
+        share = learning_rate / self.config.train.learning_rate
+        of_critic = self.policy.critic.update(samples, share, self._run_pieces)
+        return replace(super()._update(samples, learning_rate, on_policy), critic=of_critic)
 
     def _try_update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
         """Compute the gradients of an update and drop them."""

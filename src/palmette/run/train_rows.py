@@ -159,7 +159,7 @@ class SftRun(RowRun):
         self.model = ImitatingPolicy(self.config, checkpoint)
 
     def _measure(self, samples: Sequence[Sample]) -> dict[str, float]:
-        from palmette.train.reference import response_logprobs
+        from palmette.train.update.reference import response_logprobs
 
         found = response_logprobs(self.model.trained, samples, micro_batch_tokens=self.model.most_tokens(samples))
         return {"loss": -sum(map(sum, found)) / sum(map(len, found))}
@@ -196,7 +196,7 @@ class PrmRun(RowRun):
         self.model = RewardModel(self.config, checkpoint)
 
     def _measure(self, samples: Sequence[Sample]) -> dict[str, float]:
-        from palmette.train.reference import response_values
+        from palmette.train.update.reference import response_values
 
         assert self.model.value_head is not None
         tokens = self.model.most_tokens(samples)

@@ -12,12 +12,12 @@ import torch
 from palmette.errors import RunError
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings, PolicyLoss
 from palmette.train.model_parts import train_all, train_lora
-from palmette.train.optimizer import AdamSettings
 from palmette.train.samples import Sample
-from palmette.train.value_head import ValueHead
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings, PolicyLoss
+from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.value_head import ValueHead
 from palmette.units import describe_error
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy
@@ -64,7 +64,12 @@ class TrainedModel:
         return ValueHead(config.hidden_size, dtype=self.model.dtype).to(self.model.device)
 
     def _make_learner(
-        self, *, policy_loss: PolicyLoss, loss: LossSettings | None = None, temperature: float = 1.0
+        self,
+        *,
+        policy_loss: PolicyLoss,
+        loss: LossSettings | None = None,
+        temperature: float = 1.0,
+        values_only: bool = False,
     ) -> None:
         """Make the learner, with the value head if there is one, in the state of the checkpoint."""
         train = self._config.train
@@ -83,9 +88,18 @@ class TrainedModel:
             temperature=temperature,
             sharing=train.sharing,
             value_head=self.value_head,
+            values_only=values_only,
         )
         if self._checkpoint is not None:
-            self.learner.load_state_dict(self._checkpoint.tensors())
+            self.learner.load_state_dict(self._saved_state(self._checkpoint))
+
+    def _saved_state(self, checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
+        """Return what `state_dict` had returned when the checkpoint was written."""
+        return checkpoint.tensors()
+
+    def state_dict(self) -> "dict[str, torch.Tensor]":
+        """Return what the next updates depend on beside the weights that `save` writes, by name."""
+        return self.learner.state_dict()
 
     def most_tokens(self, samples: Sequence[Sample]) -> int:
         """Return the most tokens of a forward and backward pass over these samples: a sample is never cut."""

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.planner.run_plan import asks_reward_model
 from palmette.run.boards import check_boards
 from palmette.run.folder import recorded_values
 from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
+from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
 from palmette.units import one_line
+from palmette.zoo.resolve import check_model_name
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -50,10 +51,19 @@ def check_training(config: Config) -> None:
             raise ConfigError(
                 f"train.kl_in is reward: with train.credit {credit} rewards are those of leaves, set it to loss"
             )
+    if train.critic_model is not None:
+        if not algorithm.critic:
+            raise ConfigError(
+                f"train.critic is {train.critic}: {train.algorithm} has no critic. Set train.algorithm to ppo, or "
+                f"leave train.critic out"
+            )
+        check_model_name(train.critic, "policy")
     if train.uses_reference and train.reference == "none" and train.method == "full":
         raise ConfigError("train.kl_weight asks for a reference policy, and train.reference is none: set it to host")
     if "score" in train.rewards and not config.has_scores():
         raise ConfigError("train.rewards names score, and there is no reward model: set reward.model")
+    if "gym" in train.rewards and not config.task.name.startswith("rg:"):
+        raise ConfigError(f"train.rewards names gym, and the task is {config.task.name}: take an rg:NAME, or judge")
     check_boards(train.log_to)
 
 
@@ -67,10 +77,41 @@ def check_policy(policy: PolicySettings) -> None:
         raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
 
 
+_MADE_QUESTIONS = 10_000
+"""Questions that a generator makes for a run whose config does not say how many: 1 to 3 s."""
+
+_EVERY_ROW = 10**7
+"""More questions than a file holds."""
+
+
 def training_config(config: Config) -> Config:
-    """Return the config of reinforcement learning: without a reward model that nothing asks, without rows of files."""
+    """Return the config of reinforcement learning: without a reward model that nothing asks, without rows of files.
+
+    What is not set is decided here, where it is known what was set: a recorded config has every key. That is how many
+    questions there are, and for branches that grow independently a limit of steps that no branch reaches before its
+    limit of tokens.
+    """
+    config = _with_questions(_with_depth(config))
+    names = (config.search.strategy, config.train.eval_strategy)
+    strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
     config = config.model_copy(update={"sft": SftSettings(), "prm": PrmSettings()})
-    return config if asks_reward_model(config) else without_reward(config)
+    if "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies):
+        return config
+    return without_reward(config)
+
+
+def _with_questions(config: Config) -> Config:
+    if "questions" in config.task.model_fields_set:
+        return config
+    count = _EVERY_ROW if source_of(config.task.name) == FILE_SOURCE else _MADE_QUESTIONS
+    return config.model_copy(update={"task": config.task.model_copy(update={"questions": count})})
+
+
+def _with_depth(config: Config) -> Config:
+    search = config.search
+    if "depth" in search.model_fields_set or not search.build_strategy().independent:
+        return config
+    return config.model_copy(update={"search": search.model_copy(update={"depth": search.total_tokens})})
 
 
 def without_reward(config: Config) -> Config:

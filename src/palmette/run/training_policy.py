@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from palmette.backends.local import make_backend
 from palmette.memory.guard import RunPieces
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights
+from palmette.run.critic import Critic
 from palmette.run.trained_model import TrainedModel
 from palmette.run.training_checks import algorithm_of
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
-from palmette.train.reference import response_logprobs, response_values
 from palmette.train.samples import Sample
+from palmette.train.update.reference import response_logprobs, response_values
 from palmette.units import parse_bytes
 from palmette.zoo.load import load_policy
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TrainedPolicy(TrainedModel):
@@ -28,16 +33,38 @@ class TrainedPolicy(TrainedModel):
         self.backend = make_backend(self.model, self.tokenizer, config.policy, kv_bytes)
         self._reference: Any = None
         algorithm = algorithm_of(config)
-        self.value_head = self._new_value_head() if algorithm.critic else None
-        self._make_learner(
-            loss=algorithm.loss(), policy_loss=algorithm.token_losses, temperature=config.policy.temperature
-        )
+        loss = algorithm.loss()
+        self.critic: Critic | None = None
+        if config.train.critic_model is not None:
+            self.critic = Critic(config, checkpoint, vocabulary=self.tokenizer.get_vocab(), value_clip=loss.value_clip)
+        elif algorithm.critic:
+            self.value_head = self._new_value_head()
+        self._make_learner(loss=loss, policy_loss=algorithm.token_losses, temperature=config.policy.temperature)
 
     def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return what the critic expects before each response token."""
+        if self.critic is not None:
+            return self.critic.values(samples, run_pieces)
         assert self.value_head is not None
-        tokens = self.most_tokens(samples)
-        return response_values(self.trained, self.value_head, samples, micro_batch_tokens=tokens, run_pieces=run_pieces)
+        return response_values(
+            self.trained,
+            self.value_head,
+            samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
+
+    def state_dict(self) -> "dict[str, torch.Tensor]":
+        """Return optimizer state and value head, and those of a critic that is a model of its own."""
+        own = super().state_dict()
+        return own if self.critic is None else {**own, **self.critic.state_dict()}
+
+    def save(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face folder, and such a critic into a folder in it."""
+        super().save(folder)
+        if self.critic is not None:
+            self.critic.save(folder)
 
     def reference_logprobs(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return log-probabilities under the policy as it was before training.

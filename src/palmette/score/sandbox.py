@@ -80,7 +80,10 @@ class _Worker:
             self._expect_silence()
         if reply[:NONCE_BYTES] != nonce or reply[NONCE_BYTES:] not in OUTCOMES:
             raise WorkerDiedError
-        return cast("OutcomeName", OUTCOMES[reply[NONCE_BYTES:]])
+        outcome = OUTCOMES[reply[NONCE_BYTES:]]
+        if outcome.startswith("points ") and not request.get("points"):
+            return "unparseable"  # Only an answer that has taken over its check can say that.
+        return cast("OutcomeName", outcome)
 
     @contextmanager
     def _killed_after(self, seconds: float) -> Iterator[None]:
@@ -170,6 +173,11 @@ class Sandbox:
     def check_gym(self, answer: str, key: dict[str, object], seconds: float) -> OutcomeName:
         """Return the outcome of a reasoning-gym scorer for an answer to the question with this key; see `check`."""
         return self.check({"answer": answer, **key}, seconds)
+
+    def gym_points(self, answer: str, key: dict[str, object], seconds: float) -> float:
+        """Return the points of a reasoning-gym scorer for an answer, from 0 to 1 in hundredths; 0 if it has none."""
+        told = str(self.check({"answer": answer, **key, "points": True}, seconds))
+        return int(told.removeprefix("points ")) / 100 if told.startswith("points ") else 0.0
 
     def check(self, question: dict[str, Any], seconds: float) -> OutcomeName:
         """Return the outcome that the worker finds.

@@ -22,6 +22,9 @@ from typing import Any
 from palmette.score.walls import kernel, landlock, limits, seccomp
 
 OUTCOMES = {b"c": "correct", b"w": "wrong", b"u": "unparseable", b"t": "timed_out"}
+OUTCOMES |= {bytes([128 + points]): f"points {points}" for points in range(101)}
+"""What a check tells by one byte; points, for a request that asks for them, are hundredths of the full ones."""
+
 _BYTES = {outcome: byte for byte, outcome in OUTCOMES.items()}
 LENGTH_BYTES, NONCE_BYTES = 4, 16
 """A request is its length, its JSON and a nonce; a reply is the nonce and one byte of `OUTCOMES`."""

@@ -37,7 +37,7 @@ def curve(
     """Vote again on each finished question with its first n branches only; return one point for each n of `counts`.
 
     The branches of best_of_n are sampled independently, so the first n of them are what a run of width n generates.
-    KV tokens are counted as the loop counts them: in each wave, every node on the paths of the nodes added counts once.
+    KV tokens are counted as the loop counts them: in each wave, every distinct prefix of the nodes added counts once.
     Without finished questions there are no points. Raises RunError if a question is no longer in the task.
     """
     tallies = [_Tally() for _ in counts]
@@ -102,5 +102,5 @@ def _branches(tree: Tree) -> list[int]:
 def _mean_kv_tokens(replayed: Replay, branch: Sequence[int], count: int) -> float:
     """Return the mean over the waves that added to one of the first `count` branches; 0 without such a wave."""
     added = ([node.id for node in wave.nodes if branch[node.id] < count] for wave in replayed.waves)
-    kv_tokens = [replayed.tree.unique_tokens(leaves) for leaves in added if leaves]
+    kv_tokens = [replayed.tree.kv_counts(leaves).held for leaves in added if leaves]
     return sum(kv_tokens) / len(kv_tokens) if kv_tokens else 0.0

@@ -53,8 +53,11 @@ def handles_of_branch(last: int, limits: Limits) -> list[int]:
 
 
 def _longest_step(growth: Growth, limits: Limits) -> int:
-    """Return the most tokens a step of the next wave may have, so that all of its steps fit into the room."""
+    """Return the most tokens a step of the next wave may have, so that all of its steps fit into the room.
+
+    The last token of each step counts too: its KV is computed when the branch goes on, and then it has to fit.
+    """
     if limits.room is None or not growth.grants:
         return limits.step_tokens
-    free = limits.room - growth.tree.unique_tokens(growth.grants)
+    free = limits.room - growth.tree.distinct_tokens(growth.grants)
     return min(limits.step_tokens, free // sum(growth.grants.values()))

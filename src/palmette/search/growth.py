@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from palmette.backends.backend import Step
+from palmette.prefixes import KvCounts
 from palmette.strategy import Children
 from palmette.tasks.task import Question
 from palmette.tree import Node, Tree
@@ -37,16 +38,14 @@ class Limits:
 class Growth:
     """The state of one question during the search. `grants` is how many children each leaf gets in the next wave.
 
-    `kv_tokens` and `separate_kv_tokens` have one entry for each wave: the tokens on the paths of the steps it added,
-    with each node counted once, and with every path counted in full.
+    `kv` has one entry for each wave: the KV tokens of the branches that it has written, before any of them is pruned.
     """
 
     question: Question
     tree: Tree
     grants: Children
     wave: int = 0
-    kv_tokens: list[int] = field(default_factory=list)
-    separate_kv_tokens: list[int] = field(default_factory=list)
+    kv: list[KvCounts] = field(default_factory=list)
     clusters: dict[int, int] = field(default_factory=dict)
     """Cluster labels of the leaves of the last frontier; empty if they were not clustered."""
     out_of_room: bool = False

@@ -133,9 +133,7 @@ def _add_wave(growth: Growth) -> list[Node]:
         growth.tree.temperature = step.temperature
         nodes.append(growth.tree.add(parent, step.tokens, step.text, step.logprobs, finished=step.finish == "end"))
         growth.handles.append(handle)
-    leaves = [node.id for node in nodes]
-    growth.kv_tokens.append(growth.tree.unique_tokens(leaves))
-    growth.separate_kv_tokens.append(growth.tree.separate_tokens(leaves))
+    growth.kv.append(growth.tree.kv_counts(node.id for node in nodes))
     return nodes
 
 

@@ -16,7 +16,11 @@ class Recorder(Observer):
     def __init__(self, write: Callable[[Event], None]) -> None:
         self._write = write
         self.peak_kv_tokens = 0
-        """The most KV tokens that all questions in flight held together: of each the tokens of its last whole wave."""
+        """The largest sum of the KV tokens of all questions in flight, each as held after its last whole wave.
+
+        Each question counts its whole prompt, while the engine stores a beginning of 16 tokens or more that prompts
+        have in common once.
+        """
 
     def started(self, growth: Growth) -> None:
         """Write QuestionStarted."""
@@ -28,9 +32,7 @@ class Recorder(Observer):
 
     def wave_grown(self, growing: Sequence[Growth]) -> None:
         """Update `peak_kv_tokens`."""
-        self.peak_kv_tokens = max(
-            self.peak_kv_tokens, sum(growth.kv_tokens[-1] for growth in growing if growth.kv_tokens)
-        )
+        self.peak_kv_tokens = max(self.peak_kv_tokens, sum(growth.kv[-1].held for growth in growing if growth.kv))
 
     def wave_done(self, growth: Growth, added: Sequence[Node]) -> None:
         """Write WaveDone with the steps that the wave added."""
@@ -40,10 +42,11 @@ class Recorder(Observer):
                 growth.wave,
                 tuple(_record(node) for node in added),
                 children=dict(growth.grants),
-                kv_tokens=growth.kv_tokens[-1],
-                separate_kv_tokens=growth.separate_kv_tokens[-1],
+                kv_tokens=growth.kv[-1].held,
+                separate_kv_tokens=growth.kv[-1].unshared,
                 clusters=dict(growth.clusters),
                 temperature=growth.tree.temperature,
+                kv_as_held=True,
             )
         )
 

@@ -32,8 +32,9 @@ class Choice:
 class SearchResult:
     """Everything a search found for one question.
 
-    `answer`, `outcome`, `solution` and `score` belong to the leaf that `vote` elects. KV tokens count the prompt and
-    every node on the path of a branch in flight once; `mean` and `peak` are over the waves.
+    `answer`, `outcome`, `solution` and `score` belong to the leaf that `vote` elects. KV tokens are those that the
+    cache holds for the branches in flight at the end of a wave, prompt included: every distinct prefix once (see
+    `Tree.kv_counts`); `mean` and `peak` are over the waves.
     """
 
     question: Question
@@ -148,9 +149,9 @@ def judge_tree(growth: Growth, judge: Judge, settings: SearchSettings) -> Search
         ballots=tuple(votes),
         tree=tree,
         tokens=tree.generated_tokens(),
-        mean_kv_tokens=sum(growth.kv_tokens) / len(growth.kv_tokens),
-        peak_kv_tokens=max(growth.kv_tokens),
-        unshared_kv_tokens=max(growth.separate_kv_tokens),
+        mean_kv_tokens=sum(kv.held for kv in growth.kv) / len(growth.kv),
+        peak_kv_tokens=max(kv.held for kv in growth.kv),
+        unshared_kv_tokens=max(kv.unshared for kv in growth.kv),
         waves=growth.wave,
         out_of_room=growth.out_of_room,
     )
@@ -188,4 +189,5 @@ def finished_event(result: SearchResult) -> QuestionFinished:
         waves=result.waves,
         out_of_room=result.out_of_room,
         leaves=tuple(leaves),
+        kv_as_held=True,
     )

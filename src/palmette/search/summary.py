@@ -44,11 +44,13 @@ class Accuracy:
 class Summary:
     """One run in numbers. `generated_tokens` and `mean_kv_tokens` are means per question.
 
-    KV tokens are those of one question's tree, each node counted once; the peaks are those of the largest tree.
-    `peak_separate_kv_tokens` counts the whole path of every branch. `single` is the accuracy of one leaf taken at
-    random, `any_leaf` the share of questions with at least one correct leaf. `seconds` is the time of all processes
-    that worked on the run and were not killed (a killed one records no time); these finished `timed_questions`
-    questions. `out_of_room` counts the questions that ended because their tree had filled its share of the KV budget.
+    KV tokens are those that the cache holds for one question's tree, every distinct prefix once; the peaks are those of
+    the largest tree. `peak_separate_kv_tokens` counts the whole path of every branch.
+
+    `single` is the accuracy of one leaf taken at random, `any_leaf` the share of questions with at least one
+    correct leaf. `seconds` is the time of all processes that worked on the run and were not killed (a killed one
+    records no time); these finished `timed_questions` questions. `out_of_room` counts the questions that ended
+    because their tree had filled its share of the KV budget.
     """
 
     config: dict[str, Any]

@@ -19,8 +19,8 @@ FILE_SOURCE = "jsonl"
 def load_task(settings: TaskSettings) -> Task:
     """Return the task that `task.name` names, with `task.questions` questions from `task.skip` on.
 
-    The name is a built-in or installed task (`ladder`, `rg:NAME`), the path of a JSONL file, or `package.module:name`.
-    Raises ConfigError if there is no such task or it has no question in that range.
+    The name is a built-in or installed task (`ladder`, `words`, `rg:NAME`), the path of a JSONL file, or
+    `package.module:name`. Raises ConfigError if there is no such task or it has no question in that range.
     """
     name = settings.name
     source = source_of(name)
@@ -34,7 +34,9 @@ def load_task(settings: TaskSettings) -> Task:
     else:
         near = nearest(name, [listing.name for listing in registry.listings("task")])
         hint = f" Did you mean {near!r}?" if near else ""
-        raise ConfigError(f"task.name: no task {name!r}: use ladder, rg:GENERATOR or the path of a JSONL file.{hint}")
+        raise ConfigError(
+            f"task.name: no task {name!r}: use ladder, words, rg:GENERATOR or the path of a JSONL file.{hint}"
+        )
     with telling("task", name_of(part), "making questions", ConfigError):
         task = _as_task(registry.build(part, settings=settings), settings)
     if not task.questions:

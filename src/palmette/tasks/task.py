@@ -151,7 +151,7 @@ def own_format(settings: TaskSettings) -> str:
 
 
 def read_format(kind: str, settings: TaskSettings) -> Format:
-    """Return the format `kind` (`ladder`, `math` or `gym`), overridden by `task.prompt`, `system` and `step_end`.
+    """Return the format `kind` (`ladder`, `words`, `math`, `gym`), overridden by `task.prompt`, `system`, `step_end`.
 
     Raises ConfigError if the prompt does not contain {question}.
     """

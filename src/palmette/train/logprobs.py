@@ -38,6 +38,12 @@ def token_logprobs(
     return logprobs_T, entropies_T
 
 
+def no_logprobs(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return zeros in the place of log-probabilities and entropies, for a model of which only values are read."""
+    zeros_T = hidden_TD.new_zeros(hidden_TD.shape[0], dtype=_sum_dtype(hidden_TD.dtype))
+    return zeros_T, zeros_T.clone()
+
+
 def plain_logprobs(hidden_TD: torch.Tensor, head: Head, tokens_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same as `token_logprobs`, computed from full logits: the reference for tests and benchmarks."""
     logs_TV = torch.log_softmax(head.logits(hidden_TD) / head.temperature, dim=-1)

@@ -15,13 +15,15 @@ from palmette.tasks.task import Question
 from palmette.train.notices import notices_of
 from palmette.train.phases import TimedPhases
 from palmette.train.rewards.rewards import Rewards
+from palmette.train.rewards.signature import TrainerState
 from palmette.train.rollout.credits import GivesCredit
 from palmette.train.rollout.groups import Group, make_groups
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.responses import responses_of
-from palmette.train.rollout.statistics import shown_samples, statistics_of
+from palmette.train.rollout.shown import shown_samples, shown_trees
+from palmette.train.rollout.statistics import statistics_of
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
+from palmette.train.update.update_result import UpdateResult
 
 
 @dataclass
@@ -103,7 +105,7 @@ def next_update(
     """Make one update and set `progress` to where it has led."""
     timed = TimedPhases(parts.phase)
     with timed("rollout"):
-        groups, draws, failed = _roll_out(parts, settings, progress, seed, aggregate)
+        groups, told = _roll_out(parts, settings, progress, seed, aggregate)
     used = [group for group in groups if group.has_signal] if parts.credit.most_draws > 1 else groups
     samples = _samples(parts, used[: settings.questions], timed)
     results: list[UpdateResult] = []
@@ -116,32 +118,36 @@ def next_update(
     progress.update += 1
     progress.without_signal = 0 if any(group.has_signal for group in groups) else progress.without_signal + 1
     numbers = statistics_of(groups, samples, results, timed.seconds)
-    numbers |= {"draws": float(draws), "failed_rewards": float(failed), "learning_rate": learning_rate}
+    numbers |= {**told, "learning_rate": learning_rate}
     if progress.first_entropy is None and results:
         progress.first_entropy = numbers["entropy"]
-    shown = shown_samples(groups, samples)
-    return UpdateDone(progress.update, progress.position, numbers, timed.seconds, parts.peak_bytes(), shown)
+    credited = parts.credit.of_steps(used[: settings.questions])
+    shown, trees = shown_samples(groups, samples, credited), shown_trees(groups, samples, credited)
+    return UpdateDone(progress.update, progress.position, numbers, timed.seconds, parts.peak_bytes(), shown, trees)
 
 
 def _roll_out(
     parts: TrainingParts, settings: TrainSettings, progress: Progress, seed: int, aggregate: Aggregate
-) -> tuple[list[Group], int, int]:
-    """Return the groups of one update, how often questions were drawn for it, and how many rewards failed.
+) -> tuple[list[Group], dict[str, float]]:
+    """Return the groups of one update with statistics: draws of questions, failed rewards, what functions logged.
 
     An algorithm that leaves out groups without a signal draws further questions in their place, a limited number of
     times.
     """
     groups: list[Group] = []
     draws = failed = 0
+    told: dict[str, float] = {}
     while not draws or (draws < parts.credit.most_draws and _with_signal(groups) < settings.questions):
         questions, progress.position = parts.order.take(progress.position, settings.questions)
         results = parts.roll_out(questions, _rollout_seed(seed, progress.update, draws))
         responses = [response for result in results for response in responses_of(result, aggregate)]
-        rewarded = parts.rewards.of(responses)
+        epoch = progress.position / max(1, len(parts.order))
+        rewarded = parts.rewards.of(responses, TrainerState(progress.update, settings.updates, epoch))
         groups += make_groups(results, responses, rewarded)
         failed += rewarded.failed
         draws += 1
-    return groups, draws, failed
+        told |= {f"metric {name}": mean for name, mean in rewarded.metrics.items()}
+    return groups, {"draws": float(draws), "failed_rewards": float(failed), **told}
 
 
 def _samples(parts: TrainingParts, groups: Sequence[Group], timed: TimedPhases) -> list[Sample]:

@@ -41,7 +41,7 @@ def training_data(events: Iterable[Event], most_sample_bytes: int) -> dict[str, 
     samples = KeptSamples(most_sample_bytes)
     for event in events:
         if isinstance(event, UpdateDone):
-            samples.add(event.update, event.samples)
+            samples.add(event.update, event.samples, event.trees)
             updates[event.update] = UpdateDone(
                 event.update, event.position, event.numbers, event.seconds, event.peak_bytes
             )

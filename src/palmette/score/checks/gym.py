@@ -35,9 +35,20 @@ def load() -> Callable[[dict[str, Any]], Callable[[], str]]:
     def prepare(request: dict[str, Any]) -> Callable[[], str]:
         options = json.dumps(request.get("options", {}), sort_keys=True)
         made, entry = question(request["generator"], request["seed"], request["size"], options, request["index"])
-        return partial(_score, made, request["answer"], entry)
+        return partial(_points if request.get("points") else _score, made, request["answer"], entry)
 
     return prepare
+
+
+def _points(dataset: Any, answer: str, entry: dict[str, Any]) -> str:
+    """Return the points of the generator's own scorer in hundredths; unparseable if they are not from 0 to 1."""
+    try:
+        points = round(100 * float(dataset.score_answer(answer, entry)))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  model text can raise anything in a scorer
+        return "unparseable"
+    return f"points {points}" if 0 <= points <= 100 else "unparseable"
 
 
 def _score(dataset: Any, answer: str, entry: dict[str, Any]) -> str:

@@ -36,4 +36,15 @@ class GymJudge:
         return verdict_of(Outcome(sandbox.gym.check_gym(answer, question.key, self.seconds)))
 
 
+def gym_points(question: Question, solution: str, seconds: float = 5.0) -> float | None:
+    """Return the points that the generator's scorer gives to a solution, from 0 to 1, in part where it does so.
+
+    None for a question that no generator of reasoning-gym made.
+    """
+    if "generator" not in question.key:
+        return None
+    answer = GymJudge().extract(solution)
+    return 0.0 if answer is None else sandbox.gym.gym_points(answer, question.key, seconds)
+
+
 plugin = GymJudge

@@ -4,13 +4,16 @@ As published (Hooper et al., 2025), except that
 - the children always sum to the width, as in `rebase`; the published rounding sometimes gives one child too many;
 - the best set of leaves is proven in integer arithmetic, ties go to the older node; the published code takes what CBC
   finds;
-- `kv_cost` can also be `tokens`, which charges a node for its KV tokens; the published code charges every node the
+- leaves with the same tokens on their paths, copies, are one leaf with their shares added, and so are the nodes on such
+  paths: a KV cache stores them once. The children are shared among all copies. The published code pays for each copy;
+- `kv_cost` can also be `tokens`, which charges for every distinct token; the published code charges every node the
   same, which is `nodes`;
 - with a KV budget, memory is a limit in tokens instead of a weight (`_within_room`), which is not in the paper.
 """
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
@@ -99,18 +102,18 @@ class Ets(Strategy):
         step_tokens = expected_tokens(tree, self.first_step_tokens)
 
         def fits(granted: Children) -> bool:
-            return tree.unique_tokens(granted) + sum(granted.values()) * step_tokens <= room
+            return tree.distinct_tokens(granted) + sum(granted.values()) * step_tokens <= room
 
         children = share(frontier.ranked(), width, temperature)
         if fits(children):
             return children
         kept = affordable(frontier, children, self.diversity, step_tokens, room)
         if kept is None:
-            return next(({leaf: 1} for leaf, _ in frontier.ranked() if tree.unique_tokens([leaf]) < room), {})
+            return next(({leaf: 1} for leaf, _ in frontier.ranked() if tree.distinct_tokens([leaf]) < room), {})
         kept_leaves = _among(frontier, kept.leaves)
-        # Binary search for the number of children. One for each leaf fits; REBASE gives some leaves none, and the
-        # tokens of their paths are free for more.
-        least, most = min(len(kept_leaves), width), width
+        # Binary search for the number of children. One for each distinct path fits; REBASE gives some leaves none, and
+        # the tokens of their paths are free for more.
+        least, most = min(len(set(map(tree.place, kept.leaves))), width), width
         while least < most:
             middle = (least + most + 1) // 2
             if fits(share(kept_leaves, middle, temperature)):
@@ -139,25 +142,18 @@ def worthwhile(
 
     All three terms are fractions of a total: a leaf's share is its part of all REBASE `children`; the cost is the part
     of all nodes (or tokens) on the paths of the whole frontier, prompt included, that lies on the paths of the set;
-    clusters are the part of the frontier's clusters that have a leaf in the set.
+    clusters are the part of the frontier's clusters that have a leaf in the set. Copies are selected together.
     """
-    parents = _parents(frontier.tree, frontier.leaves)
-    sizes = {node: _tokens(frontier.tree, node) if cost == "tokens" else 1 for node in parents}
-    clusters, diversity = _clusters(frontier, lambda_diversity)
+    paths = _Paths(frontier)
+    sizes = paths.tokens() if cost == "tokens" else paths.steps()
+    clusters, diversity = _clusters(frontier, paths.copies, lambda_diversity)
     # Fractions of the weights as written (1.4 is 7/5) instead of floats: two sets tie exactly when they tie on paper.
     each = Fraction(str(lambda_kv)) / max(1, sum(sizes.values()))
-    prices = {size: each * size for size in set(sizes.values())}
+    prices = {size: each * size for size in {0, *sizes.values()}}
     total = sum(children.values())
-    shares = {count: Fraction(count, total) for count in {0, *children.values()}}
-    return select(
-        Candidates(
-            parents,
-            {leaf: shares[children.get(leaf, 0)] for leaf in frontier.leaves},
-            {node: prices[size] for node, size in sizes.items()},
-            clusters,
-            diversity,
-        )
-    )
+    values = {leaf: Fraction(count, total) for leaf, count in paths.values(children).items()}
+    costs = {node: prices[sizes.get(node, 0)] for node in paths.parents}
+    return paths.with_copies(select(Candidates(paths.parents, values, costs, clusters, diversity)))
 
 
 def affordable(
@@ -165,40 +161,67 @@ def affordable(
 ) -> Selection | None:
     """Return the most valuable set of leaves whose paths fit into `room`, with one step of `step_tokens` for each leaf.
 
-    The value is the number of REBASE `children` plus a bonus for every cluster covered. None if not even one path with
-    one step fits.
+    The value is the number of REBASE `children` plus a bonus for every cluster covered. Copies are selected together,
+    with one step for all of them. None if not even one path with one step fits.
     """
-    tree = frontier.tree
-    parents = _parents(tree, frontier.leaves)
-    leaves = set(frontier.leaves)
-    weights = {node: _tokens(tree, node) + (step_tokens if node in leaves else 0) for node in parents}
-    clusters, diversity = _clusters(frontier, lambda_diversity)
+    paths = _Paths(frontier)
+    clusters, diversity = _clusters(frontier, paths.copies, lambda_diversity)
     bonus = max(1, round(diversity * sum(children.values()))) if clusters else 0
-    values = {leaf: children.get(leaf, 0) for leaf in frontier.leaves}
-    return select_within(Candidates(parents, values, weights, clusters, bonus), room)
+    weights = {**dict.fromkeys(paths.copies, step_tokens), **paths.tokens()}
+    found = select_within(Candidates(paths.parents, paths.values(children), weights, clusters, bonus), room)
+    return None if found is None else paths.with_copies(found)
 
 
-def _clusters(frontier: Frontier, lambda_diversity: float) -> tuple[dict[int, int], Fraction]:
+class _Paths:
+    """The paths of a frontier as the solver sees them: every distinct token prefix once, as a KV cache stores it.
+
+    Leaves whose paths have the same tokens, copies, are one leaf, that of the oldest (`copies` has all of them by it).
+    Below the leaves `parents` has the places of `Tree.prefixes`, as negative numbers with the oldest first.
+    """
+
+    def __init__(self, frontier: Frontier) -> None:
+        self._tree = frontier.tree
+        at_place: dict[int, list[int]] = {}
+        for leaf in frontier.leaves:
+            at_place.setdefault(self._tree.place(leaf), []).append(leaf)
+        self.copies = {leaves[0]: leaves for leaves in at_place.values()}
+        places = self._tree.prefixes.parents(at_place)
+        self._numbers = {place: number - len(places) for number, place in enumerate(places)}
+        self.parents: dict[int, int | None] = {
+            self._numbers[place]: None if above is None else self._numbers[above] for place, above in places.items()
+        }
+        self.parents |= {leaves[0]: self._numbers[place] for place, leaves in at_place.items()}
+
+    def tokens(self) -> dict[int, int]:
+        """Return the tokens of each place."""
+        return {number: self._tree.prefixes.length(place) for place, number in self._numbers.items()}
+
+    def steps(self) -> dict[int, int]:
+        """Return 1 for each place at which a step (or the prompt) on the paths ends, 0 for the others."""
+        steps: set[int] = set()
+        for leaf in self.copies:
+            node: int | None = leaf
+            while node is not None and node not in steps:
+                steps.add(node)
+                node = self._tree.nodes[node].parent
+        ends = {self._tree.place(step) for step in steps}
+        return {number: int(place in ends) for place, number in self._numbers.items()}
+
+    def values(self, children: Children) -> dict[int, int]:
+        """Return the children of each leaf, those of its copies added."""
+        return {oldest: sum(children.get(leaf, 0) for leaf in leaves) for oldest, leaves in self.copies.items()}
+
+    def with_copies(self, found: Selection) -> Selection:
+        """Return the selection with all copies of its leaves."""
+        return replace(found, leaves=tuple(sorted(leaf for oldest in found.leaves for leaf in self.copies[oldest])))
+
+
+def _clusters(frontier: Frontier, leaves: Iterable[int], lambda_diversity: float) -> tuple[dict[int, int], Fraction]:
     """Return each leaf's cluster and the bonus for covering one; no clusters and 0 if diversity has no weight."""
     if not lambda_diversity or not frontier.clusters:
         return {}, Fraction(0)
-    labels = {leaf: frontier.clusters[leaf] for leaf in frontier.leaves}
+    labels = {leaf: frontier.clusters[leaf] for leaf in leaves}
     return labels, Fraction(str(lambda_diversity)) / len(set(labels.values()))
-
-
-def _parents(tree: Tree, leaves: Iterable[int]) -> dict[int, int | None]:
-    """Return the parent of every node on the leaves' paths, None for the prompt."""
-    parents: dict[int, int | None] = {}
-    for leaf in leaves:
-        node: int | None = leaf
-        while node is not None and node not in parents:
-            parents[node] = tree.nodes[node].parent
-            node = parents[node]
-    return parents
-
-
-def _tokens(tree: Tree, node: int) -> int:
-    return len(tree.nodes[node].tokens)
 
 
 def _among(frontier: Frontier, kept: Iterable[int]) -> list[tuple[int, float]]:

@@ -86,13 +86,15 @@ def read_questions(path: Path, form: Format) -> Iterator[Question]:
 def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, needs_answer: bool = True) -> Question:
     """Return the question in a row, its further columns in `key`.
 
-    Raises ConfigError, with `place` in its message, if the row has no question.
+    A row with `prompt`, TRL's or verl's, keeps all of them for reward functions. A ground truth that is neither text
+    nor number, which some of verl's rows have, is for reward functions alone. Raises ConfigError, with `place` in its
+    message, if the row has no question.
     """
+    columns = {column: value for column, value in row.items() if "prompt" in row or column not in _READ}
     truth = row.get("reward_model")
-    if isinstance(truth, dict) and "ground_truth" in truth:
+    if isinstance(truth, dict) and isinstance(truth.get("ground_truth"), str | int | float):
         row = {"answer": truth["ground_truth"], **row}
     has_answer = (needs_answer and "prompt" not in row) or "answer" in row
-    columns = {column: value for column, value in row.items() if column not in _READ}
     key: dict[str, object] = {COLUMNS: columns} if columns else {}
     question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None, key)
     check_question(question, place)
@@ -100,7 +102,7 @@ def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, n
 
 
 _READ = ("problem", "question", "messages", "answer", "id", "unique_id")
-"""Columns that a question is read from; rewards get all others."""
+"""Columns that a question is read from where a row has no `prompt`; rewards get all others."""
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:

@@ -17,23 +17,24 @@ def load(settings: TaskSettings) -> Task:
 
     Raises ConfigError for an unknown grade and if the grade has too few problems.
     """
-    if settings.grade not in ladder.GRADES:
-        raise ConfigError(f"task.grade cannot be {settings.grade}: ladder has grades 1 to {max(ladder.GRADES)}")
+    grade = ladder.DEFAULT_GRADE if settings.grade is None else settings.grade
+    if grade not in ladder.GRADES:
+        raise ConfigError(f"task.grade cannot be {grade}: ladder has grades 1 to {max(ladder.GRADES)}")
     form = read_format("ladder", settings)
-    questions = islice(_questions(settings, form), settings.skip, settings.skip + settings.questions)
+    questions = islice(_questions(grade, settings, form), settings.skip, settings.skip + settings.questions)
     return Task(settings.name, tuple(questions), form.step_end)
 
 
-def _questions(settings: TaskSettings, form: Format) -> Iterator[Question]:
+def _questions(grade: int, settings: TaskSettings, form: Format) -> Iterator[Question]:
     """Yield distinct questions. Raises ConfigError once the grade has no more."""
     seen: set[str] = set()
     repeats = 0
-    for problem in ladder.problems(settings.grade, settings.split, settings.seed):
+    for problem in ladder.problems(grade, settings.split, settings.seed):
         repeats = repeats + 1 if problem.expression in seen else 0
         if repeats > _MOST_REPEATS:
-            raise ConfigError(f"task.questions: grade {settings.grade} of ladder has only about {len(seen)} problems")
+            raise ConfigError(f"task.questions: grade {grade} of ladder has only about {len(seen)} problems")
         if not repeats:
-            name = f"{settings.split}-{settings.grade}-{settings.seed}-{len(seen)}"
+            name = f"{settings.split}-{grade}-{settings.seed}-{len(seen)}"
             seen.add(problem.expression)
             yield Question(name, form.messages(problem.expression), str(problem.answer))
 

@@ -17,8 +17,8 @@ from palmette.train.algorithms.aggregation import Aggregation
 from palmette.train.divergence import Estimator
 
 if TYPE_CHECKING:
-    from palmette.train.loss import LossSettings, PolicyLosses
-    from palmette.train.token_batch import TokenBatch
+    from palmette.train.update.loss import LossSettings, PolicyLosses
+    from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,13 @@ class Algorithm(ABC):
 
     def token_losses(self, tokens: "TokenBatch") -> "PolicyLosses":
         """Return the policy term of each token's loss, without KL divergence and entropy: PPO's clipped loss."""
-        from palmette.train.loss import clipped_losses
+        from palmette.train.update.loss import clipped_losses
 
         return clipped_losses(tokens, self.settings.clip_low, self.settings.clip_high, self.settings.dual_clip)
 
     def loss(self) -> "LossSettings":
         """Return the settings of the terms of the loss that all algorithms share."""
-        from palmette.train.loss import LossSettings
+        from palmette.train.update.loss import LossSettings
 
         settings = self.settings
         in_loss = settings.kl_weight if settings.kl_in == "loss" else 0.0

@@ -11,8 +11,8 @@ from palmette.train.algorithms.algorithm import Algorithm, AlgorithmSettings, Gr
 from palmette.train.algorithms.statistics import standardized
 
 if TYPE_CHECKING:
-    from palmette.train.loss import PolicyLosses
-    from palmette.train.token_batch import TokenBatch
+    from palmette.train.update.loss import PolicyLosses
+    from palmette.train.update.token_batch import TokenBatch
 
 
 class CispoSettings(AlgorithmSettings):
@@ -34,7 +34,7 @@ class Cispo(Algorithm):
 
     def token_losses(self, tokens: "TokenBatch") -> "PolicyLosses":
         """Return -min(ratio, cap) x A x logprob, where only logprob carries a gradient."""
-        from palmette.train.loss import PolicyLosses, ratios
+        from palmette.train.update.loss import PolicyLosses, ratios
 
         raw_T = ratios(tokens).detach()
         loss_T = -raw_T.clamp(max=self.settings.cap) * tokens.advantages_T * tokens.logprobs_T

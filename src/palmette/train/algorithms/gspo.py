@@ -12,8 +12,8 @@ from palmette.train.algorithms.aggregation import Aggregation
 from palmette.train.algorithms.grpo import Grpo, GrpoSettings
 
 if TYPE_CHECKING:
-    from palmette.train.loss import PolicyLosses
-    from palmette.train.token_batch import TokenBatch
+    from palmette.train.update.loss import PolicyLosses
+    from palmette.train.update.token_batch import TokenBatch
 
 
 class GspoSettings(GrpoSettings):
@@ -32,8 +32,8 @@ class Gspo(Grpo):
 
     def token_losses(self, tokens: "TokenBatch") -> "PolicyLosses":
         """Return PPO's clipped loss with the response's ratio, s = exp(mean of logprob - old)."""
-        from palmette.train.loss import bounded_losses, ratios
-        from palmette.train.sequence_ratio import sequence_logratios
+        from palmette.train.update.loss import bounded_losses, ratios
+        from palmette.train.update.sequence_ratio import sequence_logratios
 
         settings, logprobs_T = self.settings, tokens.logprobs_T
         means_T = sequence_logratios(tokens, mean=True).detach()

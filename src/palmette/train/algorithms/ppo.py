@@ -14,7 +14,7 @@ from palmette.train.algorithms.statistics import whitened_tokens
 from palmette.train.divergence import Estimator
 
 if TYPE_CHECKING:
-    from palmette.train.loss import LossSettings
+    from palmette.train.update.loss import LossSettings
 
 
 class PpoSettings(ClipSettings):

@@ -14,8 +14,8 @@ from palmette.train.algorithms.statistics import leave_one_out
 from palmette.train.divergence import Estimator
 
 if TYPE_CHECKING:
-    from palmette.train.loss import PolicyLosses
-    from palmette.train.token_batch import TokenBatch
+    from palmette.train.update.loss import PolicyLosses
+    from palmette.train.update.token_batch import TokenBatch
 
 
 class RlooSettings(ClipSettings):
@@ -42,8 +42,8 @@ class Rloo(Algorithm):
 
         The mean over a response's tokens is then the loss of the response, as in TRL.
         """
-        from palmette.train.loss import bounded_losses, ratios
-        from palmette.train.sequence_ratio import sequence_logratios
+        from palmette.train.update.loss import bounded_losses, ratios
+        from palmette.train.update.sequence_ratio import sequence_logratios
 
         settings = self.settings
         weights_T = sequence_logratios(tokens, mean=False).exp()

@@ -58,8 +58,8 @@ def run_backward(
             del outputs
 
 
-def run_forward(model: TrieModel, trie: Trie, steps: Sequence[Step]) -> list[float]:
-    """Return the log-probability of each prediction of the trie. Gradients have to be off."""
+def run_forward(model: TrieModel, trie: Trie, steps: Sequence[Step], *, values: bool = False) -> list[float]:
+    """Return the log-probability of each prediction of the trie, or a critic's value. Gradients have to be off."""
     held: list[Outputs] = []
     found = [0.0] * len(trie.predictions)
     with model.attention():
@@ -68,7 +68,9 @@ def run_forward(model: TrieModel, trie: Trie, steps: Sequence[Step]) -> list[flo
                 held.pop()
                 continue
             outputs = model.forward(trie, step.first, step.last, held, is_read=step.kind == "open")
-            found[trie.at[step.first] : trie.at[step.last]] = outputs.logprobs_P.tolist()
+            told_P = outputs.values_P if values else outputs.logprobs_P
+            assert told_P is not None
+            found[trie.at[step.first] : trie.at[step.last]] = told_P.tolist()
             if step.kind == "open":
                 held.append(outputs)
     return found

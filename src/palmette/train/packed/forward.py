@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from palmette.train.logprobs import token_logprobs
+from palmette.train.logprobs import no_logprobs, token_logprobs
 from palmette.train.model_parts import Head, body_of
 from palmette.train.packed.attention import NAME, KeyValue, Pass, most_scores
 from palmette.train.packed.tiles import tiles_of
@@ -57,15 +57,25 @@ def _leaf(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class TrieModel:
-    """A causal language model, and a value head if there is one, that compute slots of a trie."""
+    """A causal language model, and a value head if there is one, that compute slots of a trie.
+
+    With `values_only` no logits are computed: log-probabilities and entropies are 0.
+    """
 
     def __init__(
-        self, model: Any, head: Head, *, chunk_tokens: int | None = None, value_head: nn.Module | None = None
+        self,
+        model: Any,
+        head: Head,
+        *,
+        chunk_tokens: int | None = None,
+        value_head: nn.Module | None = None,
+        values_only: bool = False,
     ) -> None:
         self._body: Any = body_of(model)
         self._head = head
         self._chunk_tokens = chunk_tokens
         self._value_head = value_head
+        self._values_only = values_only
         self._device = head.weight_VD.device
         self._most_scores = most_scores(model.config.get_text_config())
 
@@ -95,7 +105,10 @@ class TrieModel:
         tokens_P = torch.tensor([token for _, token in pairs], dtype=torch.long, device=self._device)
         hidden_PD = hidden_TD.index_select(0, places_P)
         del hidden_TD
-        logprobs_P, entropies_P = token_logprobs(hidden_PD, self._head, tokens_P, chunk_tokens=self._chunk_tokens)
+        if self._values_only:
+            logprobs_P, entropies_P = no_logprobs(hidden_PD)
+        else:
+            logprobs_P, entropies_P = token_logprobs(hidden_PD, self._head, tokens_P, chunk_tokens=self._chunk_tokens)
         values_P = None if self._value_head is None else self._value_head(hidden_PD).flatten()
         return Outputs(first, last, logprobs_P, entropies_P, values_P, trie_pass.own)
 

@@ -2,10 +2,11 @@
 
 import importlib.util
 import queue
+import statistics
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,24 +14,36 @@ from typing import Any, Literal
 from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.own_parts import finite_number, shown
-from palmette.train.rewards.signature import call, convention_of
+from palmette.score.judges.gym import gym_points
+from palmette.train.rewards.signature import Logged, TrainerState, call_batch, call_each, convention_of, is_async
 from palmette.train.rollout.responses import Response
 from palmette.units import describe_error, nearest, one_line
 
-BUILT_IN = ("judge", "score")
-"""The judge's reward of a response, and the aggregated score of its steps by the reward model."""
+BUILT_IN: dict[str, Callable[[Response], float | None]] = {
+    "judge": lambda response: response.judged,
+    "score": lambda response: response.score,
+    "gym": lambda response: gym_points(response.question, response.text),
+}
+"""The judge's reward of a response; the aggregated score of its steps by the reward model; the points of the scorer of
+reasoning-gym, which may be a part of the full ones."""
+
+_LONGEST_VALUE = 200
+"""Characters that are kept of what a function logs of a response."""
 
 
 @dataclass(frozen=True)
 class Rewarded:
     """The reward of each response, None where no part of the sum applies; and how many calls failed and were left out.
 
-    `parts` has the rewards by name, before their weights.
+    `parts` has the rewards by name, before their weights. `metrics` are the means of numbers that functions logged,
+    `columns` what they logged of each response.
     """
 
     totals: list[float | None]
     parts: dict[str, list[float | None]]
     failed: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Rewards:
@@ -47,15 +60,18 @@ class Rewards:
         self._seconds = seconds
         self._stops = on_error == "stop"
 
-    def of(self, responses: Sequence[Response]) -> Rewarded:
-        """Return the reward of each response. Raises RunError where a function fails and the config says stop."""
-        failed = 0
+    def of(self, responses: Sequence[Response], state: TrainerState | None = None) -> Rewarded:
+        """Return the reward of each response; `state` tells functions in TRL's way how far training is.
+
+        Raises RunError where a function fails and the config says stop.
+        """
+        failed, logged = 0, Logged()
         parts: dict[str, list[float | None]] = {}
         for name in self._weights:
             if name in BUILT_IN:
-                parts[name] = [response.judged if name == "judge" else response.score for response in responses]
+                parts[name] = list(map(BUILT_IN[name], responses))
             else:
-                parts[name], lost = self._called(name, responses)
+                parts[name], lost = self._called(name, responses, state or TrainerState(), logged)
                 failed += lost
         totals: list[float | None] = []
         for place in range(len(responses)):
@@ -65,29 +81,49 @@ class Rewards:
                 if (reward := rewards[place]) is not None
             ]
             totals.append(sum(weight * reward for weight, reward in told) if told else None)
-        return Rewarded(totals, parts, failed)
+        metrics = {one_line(name, 60): statistics.fmean(numbers) for name, numbers in logged.metrics.items()}
+        columns = {
+            one_line(name, 60): [one_line(str(value), _LONGEST_VALUE) for value in values]
+            for name, values in logged.columns.items()
+        }
+        return Rewarded(totals, parts, failed, metrics, columns)
 
-    def _called(self, name: str, responses: Sequence[Response]) -> tuple[list[float | None], int]:
+    def _called(
+        self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
+    ) -> tuple[list[float | None], int]:
         """Return a function's rewards, and for how many responses it failed."""
-        function = self._functions[name]
-        batches = [responses] if convention_of(function) == "trl" else [[response] for response in responses]
+        function, seconds = self._functions[name], self._seconds
+        if convention_of(function) == "trl":
+            returned = _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
+        elif is_async(function):
+            # Each call has its own limit; this one is for a function that blocks where it should wait.
+            every = seconds * max(1, len(responses))
+            returned = _each(_within(every, partial(call_each, function, responses, seconds, logged)), len(responses))
+        else:
+            single = [partial(call_each, function, [response], seconds, logged) for response in responses]
+            returned = [_each(_within(seconds, work), 1)[0] for work in single]
         rewards: list[float | None] = []
         failed = 0
-        for batch in batches:
+        for response, value in zip(responses, returned, strict=True):
             try:
-                returned = _within(self._seconds, partial(call, function, batch))
-                rewards += [_reward(value) for value in returned]
+                rewards.append(_reward(value))
             except Exception as error:
                 if self._stops:
-                    raise RunError(_told(name, batch[0], error, self._seconds)) from error
-                rewards += [None] * len(batch)
-                failed += len(batch)
+                    raise RunError(_told(name, response, error, seconds)) from error
+                rewards.append(None)
+                failed += 1
         return rewards, failed
+
+
+def _each(returned: list[Any] | Exception, count: int) -> list[Any]:
+    return [returned] * count if isinstance(returned, Exception) else returned
 
 
 def _reward(value: Any) -> float | None:
     if value is None:
         return None
+    if isinstance(value, Exception):
+        raise value
     try:
         return finite_number(value)
     except ValueError:
@@ -103,24 +139,26 @@ def _told(name: str, response: Response, error: Exception, seconds: float) -> st
     )
 
 
-def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any]:
-    """Return what `work` returns; raise TimeoutError after `seconds`. Work that hangs ends with the process."""
-    done: queue.Queue[tuple[list[Any] | None, BaseException | None]] = queue.Queue()
+def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Exception:
+    """Return what `work` returns, or its exception, or TimeoutError after `seconds`.
+
+    Work that hangs ends with the process. Raises what is no Exception: an interrupt.
+    """
+    done: queue.Queue[list[Any] | BaseException] = queue.Queue()
 
     def run() -> None:
         try:
-            done.put((work(), None))
-        except BaseException as error:  # noqa: BLE001  # Raised again by the one who waits.
-            done.put((None, error))
+            done.put(work())
+        except BaseException as error:  # noqa: BLE001  # Told to the one who waits.
+            done.put(error)
 
     threading.Thread(target=run, name="palmette-reward", daemon=True).start()
     try:
-        returned, error = done.get(timeout=seconds)
+        returned = done.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    assert returned is not None
+        return TimeoutError()
+    if isinstance(returned, BaseException) and not isinstance(returned, Exception):
+        raise returned
     return returned
 
 
@@ -138,8 +176,8 @@ def find_reward(name: str) -> Callable[..., Any]:
         near = nearest(name, BUILT_IN)
         hint = f" Did you mean {near!r}?" if near else ""
         raise ConfigError(
-            f"train.rewards: no reward is named {one_line(name, 80)!r}: give judge, score, package.module:name or "
-            f"file.py:name.{hint}"
+            f"train.rewards: no reward is named {one_line(name, 80)!r}: give judge, score, gym, package.module:name "
+            f"or file.py:name.{hint}"
         )
     if not callable(found):
         raise ConfigError(f"train.rewards: {one_line(name, 80)} is {shown(found)}, not a function")

@@ -2,54 +2,120 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from palmette import registry
+from palmette.own_parts import finite_number
 from palmette.train.rollout.responses import Response
 
 Convention = Literal["trl", "verl", "palmette"]
+
+_TRL = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
+_VERL = {"solution_str", "ground_truth"}
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far training is, under the names that TRL's `trainer_state` has: updates done, updates in all, epochs."""
+
+    global_step: int = 0
+    max_steps: int = 0
+    epoch: float = 0.0
+
+
+@dataclass
+class Logged:
+    """What reward functions want to have logged: numbers of the whole update, and a text for each response."""
+
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def metric(self, name: str, value: Any) -> None:
+        """Take a number; several of one name are averaged. Raises ValueError for what is none."""
+        self.metrics.setdefault(str(name), []).append(finite_number(value))
 
 
 def convention_of(function: Callable[..., Any]) -> Convention:
     """Tell how a reward function is called, by the names of its parameters.
 
-    TRL's takes `prompts` or `completions` and returns a list for the whole batch. verl's takes `solution_str` or
-    `ground_truth` and returns a number, or a table with `score`, for one response. Any other is called for one response
-    with those of `question`, `solution`, `answer` and `reference` that it names.
+    TRL's takes `prompts`, `completions` or `completion_ids` and returns a list for the whole batch. verl's takes
+    `solution_str` or `ground_truth` and returns a number, or a table with `score`, for one response. Any other is
+    called for one response with those of `question`, `solution`, `answer` and `reference` that it names.
     """
     try:
         names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return "palmette"
-    if names & {"completions", "prompts"}:
+    if names & _TRL:
         return "trl"
-    return "verl" if names & {"solution_str", "ground_truth"} else "palmette"
+    return "verl" if names & _VERL else "palmette"
 
 
-def call(function: Callable[..., Any], responses: Sequence[Response]) -> list[Any]:
-    """Return what the function returns for each response. Async functions are awaited, all responses at once.
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether a call of the function has to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
-    Raises ValueError if a function in TRL's way returns another number of rewards than there are responses.
+
+def call_batch(
+    function: Callable[..., Any], responses: Sequence[Response], state: TrainerState, logged: Logged
+) -> list[Any]:
+    """Return what a function in TRL's way returns for each response.
+
+    Raises ValueError if it returns or logs another number of values than there are responses.
     """
-    if convention_of(function) != "trl":
-        single = _verl_arguments if convention_of(function) == "verl" else _own_arguments
-        returned = [registry.call_by_name(function, **single(response)) for response in responses]
-        values = [_awaited(returned) if any(map(inspect.isawaitable, returned)) else returned][0]
-        return [value["score"] if isinstance(value, Mapping) else value for value in values]
-    answer = registry.call_by_name(function, **_trl_arguments(responses))
-    rewards = _awaited([answer])[0] if inspect.isawaitable(answer) else answer
-    found = list(rewards)
-    if len(found) != len(responses):
-        raise ValueError(f"returned {len(found)} rewards for {len(responses)} completions")
-    return found
+
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        if len(values) != len(responses):
+            raise ValueError(f"log_extra got {len(values)} values for {len(responses)} completions")
+        logged.columns[str(column)] = list(values)
+
+    given = {
+        **_trl_arguments(responses), "trainer_state": state, "log_extra": log_extra, "log_metric": logged.metric,
+    }  # fmt: skip
+    answer = registry.call_by_name(function, **given)
+    rewards = list(asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer)
+    if len(rewards) != len(responses):
+        raise ValueError(f"returned {len(rewards)} rewards for {len(responses)} completions")
+    return rewards
 
 
-def _awaited(returned: Sequence[Any]) -> list[Any]:
+def call_each(function: Callable[..., Any], responses: Sequence[Response], seconds: float, logged: Logged) -> list[Any]:
+    """Return what a function in another way returns for each response, or the exception that it raised.
+
+    An async function is called for all responses at once, and each call ends with TimeoutError after `seconds`.
+    """
+    arguments = _verl_arguments if convention_of(function) == "verl" else _own_arguments
+
+    async def one(response: Response) -> Any:
+        try:
+            return await asyncio.wait_for(registry.call_by_name(function, **arguments(response)), seconds)
+        except asyncio.TimeoutError:  # Not Python's own before 3.11.
+            raise TimeoutError from None
+
     async def all_of_them() -> list[Any]:
-        return list(await asyncio.gather(*returned))
+        return list(await asyncio.gather(*map(one, responses), return_exceptions=True))
 
-    return asyncio.run(all_of_them())
+    if is_async(function):
+        returned = asyncio.run(all_of_them())
+    else:
+        returned = [registry.call_by_name(function, **arguments(response)) for response in responses]
+    return [_score(value, logged) for value in returned]
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _score(value: Any, logged: Logged) -> Any:
+    """Return the score of a table that verl's functions may return; its other numbers are logged."""
+    if not isinstance(value, Mapping):
+        return value
+    for name, number in value.items():
+        if name != "score" and isinstance(number, int | float):
+            logged.metric(name, number)
+    return value["score"]
 
 
 def _own_arguments(response: Response) -> dict[str, Any]:
@@ -75,15 +141,17 @@ def _verl_arguments(response: Response) -> dict[str, Any]:
 
 
 def _trl_arguments(responses: Sequence[Response]) -> dict[str, Any]:
-    """Return the arguments of TRL's reward functions: conversations, unless a row's prompt was a plain text."""
+    """Return the arguments of TRL's reward functions: conversations, unless a row's prompt was a plain text.
+
+    Columns are those of the rows, but for `prompt`, `completion` and `completion_ids`, as in TRL.
+    """
     given = [columns_of(response) for response in responses]
     plain = [isinstance(columns.get("prompt"), str) for columns in given]
-    names = dict.fromkeys(name for columns in given for name in columns if name != "prompt")
-    answers: dict[str, Any] = {"answer": [response.question.reference for response in responses]}
-    columns = {name: [row.get(name) for row in given] for name in names}
+    own = ("prompt", "completion", "completion_ids")
+    names = dict.fromkeys(name for columns in given for name in columns if name not in own)
     return {
-        **answers,
-        **columns,
+        "answer": [response.question.reference for response in responses],
+        **{name: [row.get(name) for row in given] for name in names},
         "prompts": [
             row["prompt"] if is_plain else list(response.question.messages)
             for response, row, is_plain in zip(responses, given, plain, strict=True)
@@ -93,9 +161,6 @@ def _trl_arguments(responses: Sequence[Response]) -> dict[str, Any]:
             for response, is_plain in zip(responses, plain, strict=True)
         ],
         "completion_ids": [list(response.tokens) for response in responses],
-        "trainer_state": None,
-        "log_extra": _ignored,
-        "log_metric": _ignored,
         "environments": None,
     }
 
@@ -104,7 +169,3 @@ def columns_of(response: Response) -> Mapping[str, Any]:
     """Return the columns of the row that the question came from; nothing for a question that came from no file."""
     columns = response.question.key.get("columns", {})
     return columns if isinstance(columns, Mapping) else {}
-
-
-def _ignored(*_: object, **__: object) -> None:
-    """Take what a reward function wants to have logged."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from palmette.train.algorithms.aggregation import sample_weights
 from palmette.train.algorithms.algorithm import Algorithm, Outcome
-from palmette.train.credit.credit import Credit, CreditTree
+from palmette.train.credit.credit import Advantages, Credit, CreditTree
 from palmette.train.credit.tree_samples import credit_tree, tree_samples
 from palmette.train.divergence import penalties
 from palmette.train.rollout.groups import Group, response_samples
@@ -29,6 +29,9 @@ class GivesCredit(Protocol):
 
     def credited(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples that `bare` returned, with what was added to them, with their advantages and weights."""
+
+    def of_steps(self, groups: Sequence[Group]) -> dict[str, Advantages] | None:
+        """Return the advantage of each node by question, None if whole responses are credited."""
 
 
 class ResponseCredit:
@@ -75,6 +78,10 @@ class ResponseCredit:
                     credited.append(replace(sample, advantages=given.advantages, returns=given.returns))
         return _weighed(credited, self._algorithm, self._limit_tokens)
 
+    def of_steps(self, groups: Sequence[Group]) -> dict[str, Advantages] | None:
+        """Return None: steps have the advantage of their response."""
+        return None
+
     def _outcome(self, sample: Sample, reward: float) -> Outcome:
         settings, tokens = self._algorithm.settings, len(sample.response)
         lost: tuple[float, ...] = ()
@@ -104,13 +111,18 @@ class StepCredit:
 
     def bare(self, groups: Sequence[Group]) -> list[Sample]:
         """Return a sample for each step, or path, that has an advantage."""
-        trees = [self._credit_tree(group) for group in groups]
-        credited = zip(groups, self._credit.advantages(trees), strict=True)
         return [
             sample
-            for group, advantages in credited
+            for group, advantages in zip(groups, self._advantages(groups), strict=True)
             for sample in tree_samples(group.result.tree, advantages, self._credit, group=group.result.question.id)
         ]
+
+    def of_steps(self, groups: Sequence[Group]) -> dict[str, Advantages] | None:
+        """Return the advantage of each node by question."""
+        return {group.result.question.id: own for group, own in zip(groups, self._advantages(groups), strict=True)}
+
+    def _advantages(self, groups: Sequence[Group]) -> list[Advantages]:
+        return self._credit.advantages([self._credit_tree(group) for group in groups])
 
     def credited(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples with their weights."""

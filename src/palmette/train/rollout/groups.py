@@ -1,7 +1,7 @@
 """Groups of responses to one question each, with their rewards; and the training samples that they become."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from palmette.search.result import SearchResult
 from palmette.train.rewards.rewards import Rewarded
@@ -17,6 +17,8 @@ class Group:
     responses: tuple[Response, ...]
     rewards: tuple[float | None, ...]
     parts: dict[str, tuple[float | None, ...]]
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What reward functions logged of each response."""
 
     @property
     def has_signal(self) -> bool:
@@ -36,7 +38,8 @@ def make_groups(results: Sequence[SearchResult], responses: Sequence[Response], 
             last += 1
         parts = {part: tuple(values[first:last]) for part, values in rewarded.parts.items()}
         rewards = tuple(rewarded.totals[first:last])
-        groups.append(Group(by_question[name], tuple(responses[first:last]), rewards, parts))
+        columns = {column: tuple(values[first:last]) for column, values in rewarded.columns.items()}
+        groups.append(Group(by_question[name], tuple(responses[first:last]), rewards, parts, columns))
         first = last
     return groups
 

@@ -19,6 +19,10 @@ class QuestionOrder:
         self._seed = seed
         self._pass = lru_cache(maxsize=2)(self._shuffled)
 
+    def __len__(self) -> int:
+        """Return the number of questions of one pass."""
+        return len(self._questions)
+
     def take(self, position: int, count: int) -> tuple[list[Question], int]:
         """Return `count` different questions from this position on, and the position after them.
 

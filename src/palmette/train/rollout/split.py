@@ -8,9 +8,6 @@ from palmette.settings import TaskSettings, TrainSettings
 from palmette.tasks.load import FILE_SOURCE, load_task, source_of
 from palmette.tasks.task import Question, Task
 
-MOST_MADE = 10_000
-"""Questions that a generator makes for a run whose config does not say how many."""
-
 _TEST_SEED = 1_000_003
 """Added to the seed of a generator that does not split its questions by itself."""
 
@@ -38,9 +35,6 @@ def training_data(task: TaskSettings, train: TrainSettings) -> TrainingData:
     or fewer than an update takes.
     """
     is_file = source_of(task.name) == FILE_SOURCE
-    if "questions" not in task.model_fields_set:
-        wanted = 10**7 if is_file else min(MOST_MADE, max(train.questions, train.updates * train.questions))
-        task = task.model_copy(update={"questions": wanted})
     training = load_task(task.model_copy(update={"split": "train"}))
     test = None
     if train.eval_every:

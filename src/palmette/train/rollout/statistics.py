@@ -1,16 +1,11 @@
-"""The numbers of one update, and a few of its responses for people to read."""
+"""The numbers of one update."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 
-from palmette.events import ShownSample
 from palmette.train.rollout.groups import Group
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
-
-SHOWN_GROUPS = 2
-SHOWN_RESPONSES = 4
-_LONGEST_TEXT = 4000
+from palmette.train.update.update_result import UpdateResult
 
 
 def statistics_of(
@@ -49,48 +44,22 @@ def statistics_of(
             numbers[name] = statistics.fmean(getattr(result, name) for result in results)
         first = results[0]
         numbers |= {"ratio_low": first.ratio_low, "ratio": first.ratio_mean, "ratio_high": first.ratio_high}
-    return numbers
+    critics = [result.critic for result in results if result.critic is not None]
+    if critics:
+        numbers["value_loss"] = statistics.fmean(critic.loss for critic in critics)
+        numbers["critic_gradient_norm"] = statistics.fmean(critic.gradient_norm for critic in critics)
+    return numbers | _value_statistics(samples)
 
 
-def shown_samples(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[ShownSample, ...]:
-    """Return the first few responses of the first few groups, with the mean advantage of their tokens."""
-    by_group: dict[object, list[Sample]] = {}
-    for sample in samples:
-        by_group.setdefault(sample.group, []).append(sample)
-    shown: list[ShownSample] = []
-    for group in groups[:SHOWN_GROUPS]:
-        known = _advantages(group, by_group.get(group.result.question.id, []))
-        prompt = group.result.question.messages[-1]["content"][:_LONGEST_TEXT]
-        for place, response in enumerate(group.responses[:SHOWN_RESPONSES]):
-            parts = {name: values[place] for name, values in group.parts.items()}
-            shown.append(
-                ShownSample(
-                    response.question.id,
-                    prompt,
-                    response.text[:_LONGEST_TEXT],
-                    group.rewards[place],
-                    known.get(response.leaf),
-                    response.is_cut,
-                    parts,
-                )
-            )
-    return tuple(shown)
-
-
-def _advantages(group: Group, samples: Sequence[Sample]) -> Mapping[int, float]:
-    """Return the mean advantage of the tokens of each response that samples are of, by its leaf."""
-    tree = group.result.tree
-    prompt = len(tree.prompt_tokens)
-    known: dict[int, float] = {}
-    for response in group.responses:
-        path = (*tree.prompt_tokens, *response.tokens)
-        told = [0.0] * len(response.tokens)
-        counted = [False] * len(response.tokens)
-        for sample in samples:
-            first, last = len(sample.prompt) - prompt, len(sample.prompt) - prompt + len(sample.response)
-            if (*sample.prompt, *sample.response) == path[: prompt + last]:
-                told[first:last] = sample.advantages
-                counted[first:last] = [True] * (last - first)
-        if any(counted):
-            known[response.leaf] = sum(told) / sum(counted)
-    return known
+def _value_statistics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return how much of the spread of returns the critic foresaw: 1 all of it, 0 no more than their mean would."""
+    pairs = [
+        (value, reached)
+        for sample in samples
+        if sample.old_values is not None and sample.returns is not None
+        for value, reached in zip(sample.counted(sample.old_values), sample.counted(sample.returns), strict=True)
+    ]
+    spread = statistics.pvariance([reached for _, reached in pairs]) if pairs else 0.0
+    if not spread:
+        return {}
+    return {"value_explained": 1 - statistics.pvariance([reached - value for value, reached in pairs]) / spread}

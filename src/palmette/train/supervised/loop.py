@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from palmette.events import Event, RowsTested, UpdateDone
 from palmette.train.phases import TimedPhases
 from palmette.train.samples import Sample
-from palmette.train.update_result import UpdateResult
+from palmette.train.update.update_result import UpdateResult
 
 
 @dataclass

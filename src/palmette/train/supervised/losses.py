@@ -8,8 +8,8 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from palmette.train.loss import PolicyLosses
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.loss import PolicyLosses
+from palmette.train.update.token_batch import TokenBatch
 
 
 def answer_losses(tokens: TokenBatch) -> PolicyLosses:

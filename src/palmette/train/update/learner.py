@@ -17,11 +17,8 @@ from torch import nn
 
 from palmette.errors import BackendError, ConfigError, RunError
 from palmette.memory.guard import RunPieces, run_whole
-from palmette.train.batch import Given, given_by, make_rows
-from palmette.train.logprobs import token_logprobs
-from palmette.train.loss import LossSettings, PolicyLoss, token_losses
+from palmette.train.logprobs import no_logprobs, token_logprobs
 from palmette.train.model_parts import Head, body_of, head_of
-from palmette.train.optimizer import AdamSettings, AdamW
 from palmette.train.packed.backward import Scored, run_backward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
@@ -29,9 +26,12 @@ from palmette.train.packed.passes import depth_first
 from palmette.train.packed.sharing import Mode, Sharing, batches_of, check_sharing
 from palmette.train.packed.trie import build_trie
 from palmette.train.samples import Sample, check_update
-from palmette.train.token_batch import TokenBatch
 from palmette.train.trainable import check_trainable
-from palmette.train.update_result import UpdateResult, means_of, merged_sums, pass_sums, weighed
+from palmette.train.update.batch import Given, given_by, make_rows
+from palmette.train.update.loss import LossSettings, PolicyLoss, token_losses
+from palmette.train.update.optimizer import AdamSettings, AdamW
+from palmette.train.update.token_batch import TokenBatch
+from palmette.train.update.update_result import UpdateResult, means_of, merged_sums, pass_sums, weighed
 
 _OPTIMIZER, _VALUE_HEAD = "optimizer.", "value_head."
 """Begin the names of optimizer state and of a value head's weights in a checkpoint."""
@@ -70,7 +70,8 @@ class Learner:
     trained at 0.7. `policy_loss` is an algorithm's term of the loss, None for PPO's. `sharing` tells whether prefixes
     that samples share are computed once; a model that cannot do that shares nothing. `notes` says so, and which savings
     have no effect on this device. With a `value_head`, a critic's head on the policy's hidden states, the loss gets its
-    values, and its weights are trained too. `optimizer` has the state that a checkpoint needs.
+    values, and its weights are trained too; with `values_only` the loss gets nothing else, and no logits are computed.
+    `optimizer` has the state that a checkpoint needs.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Learner:
         chunk_tokens: int | None = None,
         sharing: Sharing = "auto",
         value_head: nn.Module | None = None,
+        values_only: bool = False,
     ) -> None:
         check_sharing(sharing)
         self.model = model
@@ -97,6 +99,7 @@ class Learner:
             raise ConfigError(f"chunk_tokens is {chunk_tokens}: give a whole number of 1 or more, or None")
         self._chunk_tokens = chunk_tokens
         self._value_head = value_head
+        self._values_only = values_only
         named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if value_head is not None:
             named |= {
@@ -283,7 +286,10 @@ class Learner:
         rows, given = make_rows(samples, self._device), self._given_by(samples, head)
         hidden_RLD = self._body(input_ids=rows.tokens_RL, use_cache=False).last_hidden_state
         hidden_TD = hidden_RLD.flatten(0, 1).index_select(0, rows.places_T)
-        logprobs_T, entropies_T = token_logprobs(hidden_TD, head, rows.chosen_T, chunk_tokens=self._chunk_tokens)
+        if self._values_only:
+            logprobs_T, entropies_T = no_logprobs(hidden_TD)
+        else:
+            logprobs_T, entropies_T = token_logprobs(hidden_TD, head, rows.chosen_T, chunk_tokens=self._chunk_tokens)
         values_T = None if self._value_head is None else self._value_head(hidden_TD).flatten()
         del hidden_RLD, hidden_TD
         tokens = given.with_outputs(logprobs_T, entropies_T, values_T, on_policy=job.on_policy)
@@ -318,7 +324,13 @@ class Learner:
             self._half_added = True
             return loss
 
-        model = TrieModel(self.model, head, chunk_tokens=self._chunk_tokens, value_head=self._value_head)
+        model = TrieModel(
+            self.model,
+            head,
+            chunk_tokens=self._chunk_tokens,
+            value_head=self._value_head,
+            values_only=self._values_only,
+        )
         run_backward(model, trie, steps, loss_of)
         return merged_sums(parts)
 

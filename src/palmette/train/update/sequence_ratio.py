@@ -7,7 +7,7 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import torch
 
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.token_batch import TokenBatch
 
 
 def sequence_logratios(tokens: TokenBatch, *, mean: bool) -> torch.Tensor:

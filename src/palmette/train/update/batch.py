@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from palmette.train.samples import Sample
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from palmette.train.divergence import Estimator
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,12 @@ def token_losses(tokens: TokenBatch, settings: LossSettings, policy: PolicyLoss 
         value_loss_T = value_losses(tokens.values_T, tokens.old_values_T, tokens.returns_T, settings.value_clip)
         loss_T = loss_T + settings.value_weight * value_loss_T
     return TokenLosses(loss_T, found.ratio_T, found.clipped_T, kl_T.detach())
+
+
+def no_policy_losses(tokens: TokenBatch) -> PolicyLosses:
+    """Return a policy term of 0: that of a critic with a model of its own, which learns values and nothing else."""
+    zeros_T = torch.zeros_like(tokens.logprobs_T)
+    return PolicyLosses(zeros_T, torch.ones_like(zeros_T), torch.zeros_like(zeros_T, dtype=torch.bool))
 
 
 def ratios(tokens: TokenBatch) -> torch.Tensor:

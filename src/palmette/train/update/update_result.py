@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from palmette.train.batch import Given
-from palmette.train.loss import TokenLosses
-from palmette.train.token_batch import TokenBatch
+from palmette.train.update.batch import Given
+from palmette.train.update.loss import TokenLosses
+from palmette.train.update.token_batch import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class UpdateResult:
     gradient_norm: float
     response_tokens: int
     pieces: int
+    critic: "UpdateResult | None" = None
+    """Those of the critic's own update, where it is a model of its own; its loss is the value loss."""
 
 
 def weighed(losses: TokenLosses, given: Given, total: int) -> torch.Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from palmette.memory.tracker import OPTIMIZER, Prediction, Tracker, fill_with_fakes, predict
-from palmette.train.learner import Learner, Savings
-from palmette.train.loss import LossSettings
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.samples import Sample
+from palmette.train.update.learner import Learner, Savings
+from palmette.train.update.loss import LossSettings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from palmette.errors import ConfigError, RunError
-from palmette.train.bfloat16_adam import Bfloat16Adam, Rates
+from palmette.train.update.bfloat16_adam import Bfloat16Adam, Rates
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""`palmette rows`: writes solutions of the task `words` as rows that `palmette sft` and `palmette train-prm` read."""
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from palmette.errors import ConfigError, RunError
+
+
+def rows(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Where the rows go; must not exist yet.")],
+    kind: Annotated[
+        str, typer.Option(help="sft: right solutions. prm: right and wrong ones with labeled steps.")
+    ] = "sft",
+    count: Annotated[int, typer.Option("--rows", help="How many rows.", min=1, max=10**7)] = 1000,
+    grades: Annotated[str, typer.Option(help="Grades of difficulty, in turn: 1,2,3.")] = "4",
+    split: Annotated[str, typer.Option(help="train or test: they have no structure of a problem in common.")] = "train",
+    seed: Annotated[int, typer.Option(help="Seed of questions and solutions.", min=0)] = 0,
+    prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
+) -> None:
+    """Write rows to train on: solutions of the task words, right ones or also wrong ones with labels."""
+    from palmette.settings import TaskSettings
+    from palmette.tasks.task import read_format
+    from palmette.tasks.words.rows import labeled_rows, solution_rows
+    from palmette.tasks.words.structure import Split
+
+    if kind not in ("sft", "prm"):
+        raise ConfigError(f"--kind cannot be {kind!r}: choose sft or prm")
+    if split not in get_args(Split):
+        raise ConfigError(f"--split cannot be {split!r}: choose train or test")
+    if prompt is not None and "{question}" not in prompt:
+        raise ConfigError("--prompt must contain {question}, which is replaced by the question")
+    form = read_format("words", TaskSettings(name="words", prompt=prompt))
+    make = solution_rows if kind == "sft" else labeled_rows
+    _write(file, islice(make(_grades(grades), cast("Split", split), seed, form), count))
+    print(f"{count} rows in {file}")
+
+
+def _grades(text: str) -> list[int]:
+    from palmette.tasks.words.generate import GRADES
+
+    found = [int(part) for part in text.split(",") if part.isascii() and part.isdigit() and len(part) < 3]
+    if len(found) != len(text.split(",")) or not set(found) <= set(GRADES):
+        raise ConfigError(f"--grades cannot be {text!r}: give some of {', '.join(map(str, GRADES))}, with commas")
+    return found
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a new file, whole or not at all. Raises ConfigError if it is there, RunError where it cannot be written."""
+    if path.exists():
+        raise ConfigError(f"{path} is there already: give another name, or remove it")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write rows to {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)

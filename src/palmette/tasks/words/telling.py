@@ -1,0 +1,94 @@
+"""Tells facts, questions and steps in a wording chosen at random among those that fit."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from palmette.tasks.words import wordings
+from palmette.tasks.words.forms import fill, slots_of
+from palmette.tasks.words.lexicon import CONTAINERS
+from palmette.tasks.words.problem import SIGNS, Ask, Fact, Quantity
+
+_SLOTS = (("X", "x"), ("Y", "y"), ("Z", "z"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One calculation of a solution: the numbers on its left side, their result, and the quantities it speaks of.
+
+    `kind` is that of the fact, or `total` or `gap` for what is asked, which has no target.
+    """
+
+    kind: str
+    target: Quantity | None
+    operands: tuple[Quantity, ...]
+    left: tuple[int, ...]
+    result: int
+
+
+def tell_fact(generator: random.Random, fact: Fact) -> str:
+    """Return a sentence that tells a fact."""
+    slots = _slots((fact.target, *fact.operands))
+    slots["n"] = fact.number
+    if fact.kind == "rate":
+        slots["u"] = CONTAINERS[fact.operands[0].thing]
+    forms = [form for form, names in _forms(wordings.FACTS[fact.kind]) if _fact_fits(names, slots)]
+    return fill(generator.choice(forms), slots)
+
+
+def tell_ask(generator: random.Random, ask: Ask) -> str:
+    """Return a question."""
+    return fill(generator.choice(wordings.ASKS[ask.kind, len(ask.quantities)]), _slots(ask.quantities))
+
+
+def tell_step(generator: random.Random, step: Step) -> str:
+    """Return a line of a solution."""
+    return generator.choice(all_lines(step))
+
+
+def all_lines(step: Step) -> list[str]:
+    """Return a step in every wording that fits."""
+    left = SIGNS[step.kind].join(map(str, step.left))
+    slots: dict[str, Any] = {"l": left, "e": f"{left}={step.result}", "c": step.result}
+    slots["a"], slots["b"] = step.left[:2]
+    if step.target is not None:
+        slots.update(_slots((step.target, *step.operands)))
+    return [fill(form, slots) for form, names in _forms(wordings.STEPS[step.kind]) if _step_fits(names, slots)]
+
+
+def tell_answer(answer: int) -> str:
+    """Return the last line of a solution."""
+    return fill(wordings.ANSWER, {"c": answer})
+
+
+def _slots(quantities: Sequence[Quantity]) -> dict[str, Any]:
+    slots: dict[str, Any] = {}
+    for (holder, thing), quantity in zip(_SLOTS, quantities, strict=False):
+        slots[holder], slots[thing] = quantity
+    return slots
+
+
+@cache
+def _forms(forms: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
+    return tuple((form, frozenset(slots_of(form))) for form in forms)
+
+
+def _fact_fits(names: frozenset[str], slots: Mapping[str, Any]) -> bool:
+    """Tell whether what a form leaves out is the same as of the target."""
+    for holder, thing in _SLOTS[1:]:
+        if holder in slots:
+            same_thing = thing in names or slots[thing] == slots["x"] or "u" in names
+            if not same_thing or (holder not in names and slots[holder] != slots["X"]):
+                return False
+    return True
+
+
+def _step_fits(names: frozenset[str], slots: Mapping[str, Any]) -> bool:
+    """Tell whether the operands that a form names by half, only by holder or thing, are told apart by it."""
+    if "Y" in names and "y" not in names and slots["Y"] == slots["X"]:
+        return False
+    if "Z" in names and "z" not in names and slots["Z"] in (slots["X"], slots["Y"]):
+        return False
+    return not ("z" in names and "Z" not in names and slots["z"] == slots["y"])

@@ -1,0 +1,176 @@
+"""Every sentence form of facts, questions and steps, as data.
+
+Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} and {Z} {z} those of its operands, {n} the
+number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
+{c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
+A step may leave out any of its operands.
+"""
+
+from palmette.tasks.words.problem import AskKind, FactKind
+
+FACTS: dict[FactKind, tuple[str, ...]] = {
+    "given": (
+        "{X} has {n} {x}.",
+        "{X} owns {n} {x}.",
+        "{X} keeps {n} {x}.",
+        "The {x} of {X} are {n}.",
+        "There are {n} {x} of {X}.",
+        "{X} has exactly {n} {x}.",
+    ),
+    "more": (
+        "{X} has {n} more {x} than {Y} has {y}.",
+        "{X} has {n} more {x} than {Y}.",
+        "{X} has {n} more {x} than {y}.",
+        "The {x} of {X} are {n} more than the {y} of {Y}.",
+        "Compared to the {y} of {Y}, {X} has {n} more {x}.",
+        "{X} keeps as many {x} as {Y} has {y}, plus {n}.",
+        "Add {n} to the {y} of {Y} to get the {x} of {X}.",
+    ),
+    "fewer": (
+        "{X} has {n} fewer {x} than {Y} has {y}.",
+        "{X} has {n} fewer {x} than {Y}.",
+        "{X} has {n} fewer {x} than {y}.",
+        "The {x} of {X} are {n} fewer than the {y} of {Y}.",
+        "Compared to the {y} of {Y}, {X} has {n} fewer {x}.",
+        "{X} keeps as many {x} as {Y} has {y}, minus {n}.",
+        "Take {n} from the {y} of {Y} to get the {x} of {X}.",
+    ),
+    "times": (
+        "{X} has {n} times as many {x} as {Y} has {y}.",
+        "{X} has {n} times as many {x} as {Y}.",
+        "{X} has {n} times as many {x} as {y}.",
+        "The {x} of {X} are {n} times the {y} of {Y}.",
+        "Compared to the {y} of {Y}, {X} has {n} times as many {x}.",
+        "For each of the {y} of {Y}, {X} keeps {n} {x}.",
+        "Take {n} times the {y} of {Y} to get the {x} of {X}.",
+    ),
+    "half": (
+        "{X} has half as many {x} as {Y} has {y}.",
+        "{X} has half as many {x} as {Y}.",
+        "{X} has half as many {x} as {y}.",
+        "The {x} of {X} are half of the {y} of {Y}.",
+        "Compared to the {y} of {Y}, {X} has half as many {x}.",
+        "Take half of the {y} of {Y} to get the {x} of {X}.",
+        "{X} keeps as many {x} as half of the {y} of {Y}.",
+    ),
+    "share": (
+        "The {x} of {X} are one of {n} equal shares of the {y} of {Y}.",
+        "Split the {y} of {Y} into {n} equal shares to get the {x} of {X}.",
+        "With {n} equal shares of the {y} of {Y}, one is the {x} of {X}.",
+        "Each of {n} equal shares of the {y} of {Y} is the {x} of {X}.",
+        "{X} has as many {x} as one of {n} equal shares of the {y} of {Y}.",
+        "Split {n} ways, the {y} of {Y} are the {x} of {X}.",
+    ),
+    "sum": (
+        "{X} has as many {x} as {Y} has {y} and {Z} has {z} together.",
+        "{X} has as many {x} as {Y} and {Z} together.",
+        "The {x} of {X} are the {y} of {Y} plus the {z} of {Z}.",
+        "Add the {y} of {Y} to the {z} of {Z} to get the {x} of {X}.",
+        "Together the {y} of {Y} and the {z} of {Z} are the {x} of {X}.",
+        "{X} keeps as many {x} as the {y} of {Y} and the {z} of {Z} together.",
+    ),
+    "difference": (
+        "The {x} of {X} are the {y} of {Y} minus the {z} of {Z}.",
+        "Take the {z} of {Z} from the {y} of {Y} to get the {x} of {X}.",
+        "{X} keeps as many {x} as the {y} of {Y} minus the {z} of {Z}.",
+        "Without the {z} of {Z}, the {y} of {Y} are the {x} of {X}.",
+        "With the {z} of {Z} taken from the {y} of {Y}, we get the {x} of {X}.",
+    ),
+    "rate": (
+        "Each {u} of {X} holds {n} {x}.",
+        "Every {u} of {X} has {n} {x} in it.",
+        "{X} keeps {n} {x} in each {u}.",
+        "In each {u} of {X} there are {n} {x}.",
+        "There are {n} {x} in every {u} of {X}.",
+        "{X} keeps all {x} in {y}, {n} in each {u}.",
+    ),
+}
+
+ASKS: dict[tuple[AskKind, int], tuple[str, ...]] = {
+    ("one", 1): (
+        "How many {x} does {X} have?",
+        "What is the number of {x} of {X}?",
+        "How many are the {x} of {X}?",
+        "What number of {x} does {X} have?",
+        "How many {x} are there of {X}?",
+    ),
+    ("total", 2): (
+        "How many are the {x} of {X} and the {y} of {Y} together?",
+        "What is the total of the {x} of {X} and the {y} of {Y}?",
+        "What are the {x} of {X} plus the {y} of {Y}?",
+        "In total, how many are the {x} of {X} and the {y} of {Y}?",
+        "How many do we get from the {x} of {X} and the {y} of {Y} together?",
+    ),
+    ("total", 3): (
+        "How many are the {x} of {X}, the {y} of {Y} and the {z} of {Z} together?",
+        "What is the total of the {x} of {X}, the {y} of {Y} and the {z} of {Z}?",
+        "What are the {x} of {X} plus the {y} of {Y} plus the {z} of {Z}?",
+        "In total, how many are the {x} of {X}, the {y} of {Y} and the {z} of {Z}?",
+        "How many do we get from the {x} of {X}, the {y} of {Y} and the {z} of {Z} together?",
+    ),
+    ("gap", 2): (
+        "How many more {x} does {X} have than {Y} has {y}?",
+        "What are the {x} of {X} minus the {y} of {Y}?",
+        "By how many are the {x} of {X} more than the {y} of {Y}?",
+        "What do we get if we take the {y} of {Y} from the {x} of {X}?",
+        "How many are the {x} of {X} without the {y} of {Y}?",
+    ),
+}
+
+_ANY = (
+    "{X} has {e} {x}.",
+    "So {X} has {e} {x}.",
+    "The {x} of {X} are {e}.",
+    "For {X} we get {e} {x}.",
+    "Now {e}, so {X} has {c} {x}.",
+    "{X} has {l} {x}, that is {c}.",
+)
+_FROM_ONE = (
+    "{Y} has {a} {y}, so {X} has {e} {x}.",
+    "With {a} {y} of {Y} we get {e} {x} for {X}.",
+    "The {y} of {Y} are {a}, so {X} has {e} {x}.",
+    "{Y} has {a} {y}, that makes {e} {x} for {X}.",
+    "From {a} {y} of {Y} we find {e} {x} for {X}.",
+    "Then {a} {y} of {Y} make {e} {x} for {X}.",
+)
+_FROM_TWO = (
+    "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
+    "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
+    "From {Y} and {Z} we find {e} {x} for {X}.",
+    "Then {a} {y} and {b} {z} make {e} {x} for {X}.",
+)
+
+STEPS: dict[str, tuple[str, ...]] = {
+    "more": (*_ANY, *_FROM_ONE, "With more than {Y}, {X} has {e} {x}."),
+    "fewer": (*_ANY, *_FROM_ONE, "With fewer than {Y}, {X} has {e} {x}."),
+    "times": (*_ANY, *_FROM_ONE, "With many times the {y}, {X} has {e} {x}."),
+    "half": (*_ANY, *_FROM_ONE, "Half of the {y} of {Y} is {e} {x} for {X}."),
+    "share": (*_ANY, *_FROM_ONE, "One share of the {y} of {Y} is {e} {x} for {X}."),
+    "sum": (*_ANY, *_FROM_TWO, "Together {Y} and {Z} make {e} {x} for {X}."),
+    "difference": (*_ANY, *_FROM_TWO, "Without the {z} of {Z} we get {e} {x} for {X}."),
+    "rate": (*_ANY, *_FROM_ONE, "All {y} of {X} hold {e} {x}."),
+    "total": (
+        "Together that is {e}.",
+        "The total is {e}.",
+        "So the total is {e}.",
+        "In total we get {e}.",
+        "Now we add and get {e}.",
+        "That makes {e} in total.",
+        "We find {e} together.",
+        "Together we have {l}, that is {c}.",
+    ),
+    "gap": (
+        "The difference is {e}.",
+        "So the difference is {e}.",
+        "That makes a difference of {e}.",
+        "Now we take one from the other and get {e}.",
+        "We find a difference of {e}.",
+        "In the end {e} are more.",
+        "That is {e} more.",
+        "The difference is {l}, that is {c}.",
+    ),
+}
+"""The calculations of a solution, by the kind of the fact that is used, or by what is asked."""
+
+ANSWER = "Answer: {c}"
+"""The last line of a solution."""
