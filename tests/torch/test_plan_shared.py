@@ -1,12 +1,14 @@
 """The planner's formulas for updates on tries, and for passes without gradients, against the tensors of real ones."""
 
 import random
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from palmette.memory.guard import run_whole
 from palmette.memory.tracker import OPTIMIZER, WEIGHTS, Tracker
 from palmette.planner.job import Model, UpdateNeeds
 from palmette.planner.lines import total
@@ -120,3 +122,30 @@ def test_the_values_of_a_critic_take_no_more_than_the_reference() -> None:
         tracker.track([*model.parameters(), *head.parameters()], WEIGHTS)
         response_values(model, head, samples(), micro_batch_tokens=LIMIT)
     assert tracker.peak_bytes - shape.weight_bytes <= total(read_lines(shape, needs()))
+
+
+def in_twos(items: Sequence[Any], work: Any, **_: Any) -> list[Any]:
+    """Work on two items at a time, as a guard does after memory ran out."""
+    return [work(items[start : start + 2]) for start in range(0, len(items), 2)]
+
+
+@pytest.mark.parametrize("sharing", ["off", *SHARED])
+def test_a_pass_without_gradients_may_be_cut_and_finds_the_same(
+    sharing: Literal["off", "packed", "depth_first", "auto"],
+) -> None:
+    model, _ = model_of()
+    drawn = samples(nested=True)
+    whole = response_logprobs(model, drawn, micro_batch_tokens=LIMIT, sharing=sharing)
+    cut = response_logprobs(model, drawn, micro_batch_tokens=LIMIT, sharing=sharing, run_pieces=in_twos)
+    assert [len(row) for row in cut] == [RESPONSE] * len(drawn)
+    assert (
+        max(abs(one - other) for rows in zip(cut, whole, strict=True) for one, other in zip(*rows, strict=True)) < 1e-4
+    )
+    head = ValueHead(SIZES["hidden_size"], dtype=model.dtype)
+    torch.nn.init.normal_(next(head.parameters()))  # It begins at 0.
+    values = [
+        response_values(model, head, drawn, micro_batch_tokens=LIMIT, run_pieces=pieces)
+        for pieces in (run_whole, in_twos)
+    ]
+    assert values[0] != [(0.0,) * RESPONSE] * len(drawn)
+    assert max(abs(one - other) for rows in zip(*values, strict=True) for one, other in zip(*rows, strict=True)) < 1e-4

@@ -1,5 +1,6 @@
 """Plans of training: what `palmette plan --train` shows is what `palmette train` refuses by, and its advice fits."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from palmette.planner.lines import HEAP, Phase
 from palmette.planner.run_plan import plan_run, planned_memory, refuse_what_cannot_fit
 from palmette.run.training_checks import training_config
 from palmette.settings import Config
+from tests.command import palmette
 from tests.unit.test_plan import advised_config
 
 SMALL: dict[str, Any] = {
@@ -31,7 +33,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def config_of(devices: str, **changed: Any) -> Config:
     settings = {key.replace("__", "."): value for key, value in changed.items()}
-    return load_config(None, {**SMALL, **settings, "memory.devices": devices})
+    return training_config(load_config(None, {**SMALL, **settings, "memory.devices": devices}))
 
 
 def phases(config: Config) -> dict[str, Phase]:
@@ -41,11 +43,11 @@ def phases(config: Config) -> dict[str, Phase]:
 @pytest.mark.parametrize("way", WAYS)
 def test_train_refuses_in_the_words_of_the_plan_and_every_setting_advised_is_accepted(way: str) -> None:
     devices, changed = WAYS[way]
-    config = load_config(None, {**SMALL, **changed, "memory.devices": devices})
+    config = training_config(load_config(None, {**SMALL, **changed, "memory.devices": devices}))
     job, plan = plan_run(config, train=True)
     assert not plan.fits
     with pytest.raises(BudgetError) as refused:
-        refuse_what_cannot_fit(training_config(config), train=True)
+        refuse_what_cannot_fit(config, train=True)
     assert str(refused.value) == refusal(job, parse_devices(devices), plan)
     advice = list(settings_that_fit(job, parse_devices(devices)))
     assert advice
@@ -53,22 +55,29 @@ def test_train_refuses_in_the_words_of_the_plan_and_every_setting_advised_is_acc
         refuse_what_cannot_fit(training_config(advised_config(config, setting)), train=True)
 
 
-def test_a_smaller_group_and_shorter_responses_are_advised_where_they_make_the_update_fit() -> None:
+def test_the_two_commands_refuse_in_the_same_words(tmp_path: Path) -> None:
+    """By default a reward model is set, which training does not ask."""
+    given = ["--policy", "smollm2-135m", "--devices", "cpu:1GiB", "--set", "train.algorithm=ppo"]
+    planned = palmette("plan", "--train", *given)
+    refused = palmette("train", *given, "--out", str(tmp_path / "run"))
+    assert (planned.returncode, refused.returncode) == (3, 3)
+    assert planned.stderr.splitlines()[-1] == refused.stderr.splitlines()[-1]
+    assert "an update needs" in planned.stderr and "Fits: " in planned.stderr
+
+
+def test_smaller_groups_and_micro_batches_are_advised_where_they_make_the_update_fit() -> None:
     config = config_of("cpu:3800MiB", train__micro_batch_tokens=65_536, train__gradient_checkpointing=True)
     job, plan = plan_run(config, train=True)
     assert plan.misfits[0][1].name == "update"
     advice = list(settings_that_fit(job, parse_devices("cpu:3800MiB")))
-    assert [setting.split()[0] for setting in advice][:3] == [
-        "width",
-        "search.total_tokens",
-        "train.micro_batch_tokens",
-    ]
+    assert [setting.split()[0] for setting in advice][:2] == ["width", "train.micro_batch_tokens"]
 
 
 def test_a_reward_model_that_training_does_not_ask_is_not_planned() -> None:
     config = config_of("cpu:8GiB", reward__model="smollm2-135m", reward__score="likelihood")
     assert "score" not in phases(config)
-    assert "score" in phases(load_config(config, {"train.rewards": {"score": 1.0}}))
+    asked = {**SMALL, "reward.model": "smollm2-135m", "reward.score": "likelihood", "train.rewards": {"score": 1.0}}
+    assert "score" in phases(training_config(load_config(None, {**asked, "memory.devices": "cpu:8GiB"})))
 
 
 def test_as_many_questions_are_planned_as_an_update_or_an_evaluation_searches_at_once() -> None:

@@ -217,6 +217,7 @@ def _allocate_update(
     by_phase["update"] = update_lines(job.policy, job.update, job.predicted)
     if job.critic is not None:
         by_phase["update"] = max(by_phase["update"], critic_update_lines(job.critic, job.update), key=total)
+        by_phase["values"] = read_lines(job.critic, job.update)
     if placement.policy.kind == "cuda":
         by_phase["update"].append(backward_line())
     if job.update.reference == "host":

@@ -44,7 +44,6 @@ def job_of(
         raise ConfigError(f"server {server!r}: choose {' or '.join(ENGINES)}")
     settings, memory = config.search, config.memory
     width, questions = _branching(config, train=train)
-    no_reward = config.reward.model is None or (train and not asks_reward_model(config))
     search = SearchNeeds(
         width=width,
         questions=questions,
@@ -67,7 +66,7 @@ def job_of(
     )
     return Job(
         policy=_model(config.policy, served, may_build),
-        reward=None if no_reward else _model(config.reward, served, may_build),
+        reward=None if config.reward.model is None else _model(config.reward, served, may_build),
         embedder=_embedder(config),
         search=search,
         update=_update(config) if train else None,
@@ -78,13 +77,6 @@ def job_of(
         served=served,
         server=server,
     )
-
-
-def asks_reward_model(config: Config) -> bool:
-    """Tell whether training asks a reward model: its rollouts, its evaluations or its rewards."""
-    names = (config.search.strategy, config.train.eval_strategy)
-    strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
-    return "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies)
 
 
 def _branching(config: Config, *, train: bool) -> tuple[int, int]:

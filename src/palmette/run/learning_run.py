@@ -12,7 +12,7 @@ from palmette import __version__
 from palmette.event_log import EventLog
 from palmette.events import CheckpointWritten, Event, RunStarted
 from palmette.memory.device import limit_device_memory
-from palmette.memory.guard import guard_with_meter, run_whole
+from palmette.memory.guard import RunPieces, guard_with_meter, run_whole
 from palmette.memory.heap import mapped_blocks
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import PlannedMemory
@@ -88,17 +88,22 @@ class LearningRun(ABC):
         with self._meter.phase("load"):
             self._pin_threads(found.checkpoint)
             self._load(found.checkpoint)
-        guard = guard_with_meter(
-            self._meter,
-            "update",
-            unit="token",
-            reclaim_least=parse_bytes(config.memory.reclaim_least),
-            limit_bytes=self._meter.limit_bytes,
-            planned_bytes=self._meter.planned_bytes.get("update"),
-        )
-        self._run_pieces = guard.run if config.memory.guard else run_whole
+        self._run_pieces = self._guarded("update")
         self.notes += self.model.learner.notes
         self._meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
+
+    def _guarded(self, phase: str) -> RunPieces:
+        """Return who cuts micro-batches of this phase that run out of memory."""
+        if not self.config.memory.guard:
+            return run_whole
+        return guard_with_meter(
+            self._meter,
+            phase,
+            unit="token",
+            reclaim_least=parse_bytes(self.config.memory.reclaim_least),
+            limit_bytes=self._meter.limit_bytes,
+            planned_bytes=self._meter.planned_bytes.get(phase),
+        ).run
 
     def _pin_threads(self, checkpoint: Checkpoint | None) -> None:
         """Use as many threads as the run began with: sums depend on how many add them up."""
