@@ -4,7 +4,6 @@ from pathlib import Path
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.planner.run_plan import asks_reward_model
 from palmette.run.boards import check_boards
 from palmette.run.folder import recorded_values
 from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
@@ -93,8 +92,12 @@ def training_config(config: Config) -> Config:
     limit of tokens.
     """
     config = _with_questions(_with_depth(config))
+    names = (config.search.strategy, config.train.eval_strategy)
+    strategies = [config.search.model_copy(update={"strategy": name}).build_strategy() for name in names]
     config = config.model_copy(update={"sft": SftSettings(), "prm": PrmSettings()})
-    return config if asks_reward_model(config) else without_reward(config)
+    if "score" in config.train.rewards or any("scores" in strategy.uses for strategy in strategies):
+        return config
+    return without_reward(config)
 
 
 def _with_questions(config: Config) -> Config:
