@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from palmette.event_log import read_events
+from palmette.event_log import FILE_NAME, read_events
 from palmette.events import UpdateDone
 
 SETTINGS = {
@@ -43,6 +43,40 @@ def result(folder: Path, updates: int) -> dict[str, object]:
     return {**files, "statistics": told}
 
 
+def start(folder: Path, updates: int) -> "subprocess.Popen[bytes]":
+    """Start a run, or go on with it."""
+    return subprocess.Popen(command(folder, updates), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def recorded(folder: Path) -> int:
+    """Return how many updates have been recorded, those that were made again counted again."""
+    try:
+        return (folder / FILE_NAME).read_bytes().count(b'"kind":"update_done"')
+    except FileNotFoundError:
+        return 0
+
+
+def kill_at(folder: Path, updates: int, moments: random.Random, update_seconds: float) -> str:
+    """Run until a random moment, then kill; return when that was, an empty text if the run ended before.
+
+    The moment is within the time of one update after the next one has been recorded: while a checkpoint is written,
+    or in the rollout, the reference or the update that follow. One in five times it is counted from the start.
+    """
+    begun, wait = time.monotonic(), moments.uniform(0, update_seconds)
+    before = -1 if moments.random() < 0.2 else recorded(folder)
+    process = start(folder, updates)
+    while process.poll() is None and recorded(folder) <= before:
+        time.sleep(0.01)
+    after = "its start" if before < 0 else "an update"
+    try:
+        process.wait(timeout=wait)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"{wait:.2f} s after {after}, {time.monotonic() - begun:.1f} s in all"
+    return ""
+
+
 def main() -> None:
     """Run both, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -54,34 +88,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         alone, disturbed = Path(place) / "alone", Path(place) / "disturbed"
         begun = time.monotonic()
-        subprocess.run(
-            command(alone, options.updates), check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        seconds = time.monotonic() - begun
-        print(f"undisturbed: {seconds:.0f} s", flush=True)
-        kills = 0
-        while kills < options.kills:
-            wait = moments.uniform(0.2, 0.6) * seconds
-            process = subprocess.Popen(
-                command(disturbed, options.updates), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-            try:
-                process.wait(timeout=wait)
-            except subprocess.TimeoutExpired:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                kills += 1
-                kept = sorted(path.name for path in (disturbed / "checkpoints").glob("*")) if disturbed.exists() else []
-                print(f"killed after {wait:.1f} s; on disk: {', '.join(kept[-2:]) or 'nothing'}", flush=True)
-            else:
-                print(f"ended before it could be killed, after {kills} kills", flush=True)
+        start(alone, options.updates).wait()
+        done = [event for event in read_events(alone) if isinstance(event, UpdateDone)]
+        update_seconds = sum(sum(event.seconds.values()) for event in done) / len(done)
+        print(f"undisturbed: {time.monotonic() - begun:.0f} s, an update {update_seconds:.2f} s", flush=True)
+        for kill in range(options.kills):
+            told = kill_at(disturbed, options.updates, moments, update_seconds)
+            if not told:
+                print(f"ended before it could be killed, after {kill} kills", flush=True)
                 break
-        subprocess.run(
-            command(disturbed, options.updates), check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+            kept = sorted(path.name for path in (disturbed / "checkpoints").glob("*")) if disturbed.exists() else []
+            print(f"killed {told}; on disk: {', '.join(kept) or 'no checkpoint'}", flush=True)
+        start(disturbed, options.updates).wait()
         before, after = result(alone, options.updates), result(disturbed, options.updates)
         for name in before:
             print(f"{name}: {'the same' if before[name] == after[name] else 'OTHERS'}")
+        sys.exit(0 if before == after else 1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from palmette.event_log import read_events
-from palmette.events import MemoryTimeline
+from palmette.events import MemoryTimeline, PhasePeak
 from palmette.memory import host
 
 
@@ -24,3 +24,8 @@ def peak_of_process() -> int:
     peak = host.peak_bytes()
     assert peak is not None, "needs Linux: /proc/self/status"
     return peak
+
+
+def phases_of_run(folder: Path) -> tuple[PhasePeak, ...]:
+    """Return the phases of a run's last process, each with the most that was held and what was planned."""
+    return [event for event in read_events(folder) if isinstance(event, MemoryTimeline)][-1].phases

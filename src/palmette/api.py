@@ -17,6 +17,7 @@ from palmette.report.memory_plan import MemoryPlan, plan_config
 from palmette.run.folder import anchored, finished_questions, folder_path, new_folder, resumed_config, run_config
 from palmette.run.parts import Parts, build_parts, check_questions
 from palmette.run.search import Listener, Progress, config_for, make_meter, search_into, search_task
+from palmette.run.training_checks import training_config
 from palmette.score.verify import Outcome
 from palmette.score.verify import grade as grade_solution
 from palmette.search.result import SearchResult
@@ -272,4 +273,5 @@ def plan(
     """
     given = {**(settings or {}), **({} if devices is None else {"memory.devices": devices})}
     searcher = Searcher(policy, reward, strategy, config=config, settings=given, **search)
-    return plan_config(searcher.config, train=train, server=server)
+    config = training_config(searcher.config) if train else searcher.config
+    return plan_config(config, train=train, server=server)

@@ -66,8 +66,8 @@ class EventLog:
             self._remove_incomplete_line()
             self._is_whole = True
             raise RunError(
-                f"cannot write {self.folder / FILE_NAME}: {error.strerror}. Finished questions are kept: "
-                f"free disk space, then palmette search --resume {self.folder}"
+                f"cannot write {self.folder / FILE_NAME}: {error.strerror}. What it holds is kept: "
+                f"free disk space and go on with --resume {self.folder}"
             ) from error
 
     @property

@@ -265,7 +265,7 @@ class TrainSettings(Settings):
     host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
-    sharing: Literal["auto", "off", "packed", "depth_first"] = "auto"
+    sharing: Annotated[Literal["auto", "off", "packed", "depth_first"], BeforeValidator(_off_in_yaml)] = "auto"
     reference: Literal["auto", "none", "host"] = "auto"
     rewards: dict[str, float] = Field(default_factory=lambda: {"judge": 1.0}, min_length=1)
     reward_seconds: float = Field(60.0, gt=0, le=86_400)

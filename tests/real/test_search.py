@@ -131,7 +131,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_rest_can_be_resumed(
     folder = tmp_path / "run"
     done = palmette("search", *SMALL, "--out", str(folder), file_bytes=8_000)
     assert done.returncode == 1, done.stderr
-    assert "Finished questions are kept" in done.stderr
+    assert "What it holds is kept: free disk space and go on with --resume" in done.stderr
     assert "Traceback" not in done.stderr
     assert searched("--resume", str(folder))["results"] == whole[1]["results"]
 

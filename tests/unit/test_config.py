@@ -333,7 +333,8 @@ def test_files_are_put_to_a_policy_as_it_was_trained_to_read_them() -> None:
     assert load_config(None, {"task.format": "gym"}).task.format == "gym"
 
 
-def test_drafts_can_be_turned_off_without_quotes() -> None:
+def test_drafts_and_sharing_can_be_turned_off_without_quotes() -> None:
+    assert load_config(None, {"train.sharing": False}).train.sharing == "off"
     assert load_config(None, {"policy.drafts": False}).policy.drafts == "off"
     assert load_config(None, {"policy.drafts": "off"}).policy.drafts == "off"
     assert load_config(None, {}).policy.drafts == "auto"

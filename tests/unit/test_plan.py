@@ -207,8 +207,10 @@ def test_the_reference_policy_is_in_host_memory_whenever_a_device_trains() -> No
     plan = planned("2x80GiB,cpu:128GiB", train=True, train__reference="host", train__method="lora")
     host = next(device for device in plan.devices if device.device.name == "cpu")
     assert [line.holder for line in host.phases[0].lines if line.kind == "reference"] == ["reference weights"]
-    on_gpu = [line for line in plan.devices[0].phases[-1].lines if line.kind == "reference"]
+    phases = {phase.name: phase for phase in plan.devices[0].phases}
+    on_gpu = [line for line in phases["reference"].lines if line.kind == "reference"]
     assert [line.holder for line in on_gpu] == ["reference layers"]
+    assert not [line for line in phases["update"].lines if line.kind == "reference"]
     rollout, update = lines(plan), {line.holder for line in plan.devices[0].phases[-1].lines}
     assert {"policy weights", "learner weights"} <= set(rollout)
     assert "learner weights" in update and "policy weights" not in update
@@ -262,10 +264,11 @@ def test_a_refusal_names_numbers_and_every_setting_it_advises_fits(
     advice = list(settings_that_fit(job, parse_devices(devices)))
     assert advice
     for setting in advice:
-        assert plan_run(_advised(config, setting), train=train)[1].fits, setting
+        assert plan_run(advised_config(config, setting), train=train)[1].fits, setting
 
 
-def _advised(config: Any, setting: str) -> Any:
+def advised_config(config: Any, setting: str) -> Any:
+    """Return the config with what a plan advises set."""
     values = config.model_dump(mode="json", exclude_unset=True)
     values.setdefault("train", {})
     for part in setting.split(" with "):
@@ -324,7 +327,7 @@ def test_a_kv_budget_below_a_prompt_with_a_first_step_does_not_fit(settings: dic
     assert not plan.fits
     assert refusal(job, devices, plan) == reason
     for setting in settings_that_fit(job, devices):
-        assert plan_run(_advised(config, setting))[1].fits, setting
+        assert plan_run(advised_config(config, setting))[1].fits, setting
 
 
 def test_a_kv_budget_and_a_device_that_are_both_too_small_are_advised_together() -> None:
@@ -333,7 +336,7 @@ def test_a_kv_budget_and_a_device_that_are_both_too_small_are_advised_together()
     advice = list(settings_that_fit(job, parse_devices("cpu:512MiB")))
     assert 'search.kv_budget 27MiB with devices "cpu:1GiB"' in advice
     for setting in advice:
-        assert plan_run(_advised(config, setting))[1].fits, setting
+        assert plan_run(advised_config(config, setting))[1].fits, setting
 
 
 def test_a_search_is_refused_at_once_only_for_a_kv_budget_that_no_prompt_fits() -> None:
@@ -469,7 +472,7 @@ def test_a_thousand_devices_are_advised_on_with_few_plans(devices: str, monkeypa
     advised = list(settings_that_fit(job, parse_devices(devices)))
     assert advised and made < 200
     for setting in advised:
-        assert plan_run(_advised(config, setting))[1].fits, setting
+        assert plan_run(advised_config(config, setting))[1].fits, setting
 
 
 def test_the_largest_devices_are_found_among_many() -> None:

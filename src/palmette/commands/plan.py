@@ -54,6 +54,7 @@ def plan(
     """
     from palmette.config import load_config
     from palmette.run.folder import run_config
+    from palmette.run.training_checks import training_config
 
     if predict and not train:
         raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
@@ -74,6 +75,8 @@ def plan(
     if resume is not None:
         flags.check_trust(resume, [run_config(resume, imports=False).search.strategy], trusted=trust)
     config = load_config(config_file, overrides) if resume is None else run_config(resume)
+    if train:
+        config = training_config(config)
     show_plan(config, train=train, server=server, predict=predict, as_json=as_json, page=page)
 
 

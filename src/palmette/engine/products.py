@@ -27,6 +27,10 @@ its result put in order, x @ W.T with a copy: 12 rows 86, 79, 75; 16 rows 92, 81
 _LANES = 16
 _MOST_EMPTY_LANES = 4
 
+_ONEDNN_WEIGHTS = 2**16
+"""Smaller weights are multiplied by MKL: oneDNN keeps code for each number of rows it has seen, which took 66 MB in a
+search with a model of 1.2 M weights."""
+
 _DIVIDED_WEIGHTS = 2**18
 """A smaller weight is read by one thread as fast as by several."""
 
@@ -61,12 +65,17 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     outputs, inputs = weight.shape
     rows = values.numel() // max(1, inputs)
     made: torch.Tensor
-    if rows > FEW_ROWS and callable(_ONEDNN):
-        if not _LANES // 2 < rows <= MOST_LANES or -rows % _LANES > _MOST_EMPTY_LANES:
-            made = _ONEDNN(values, weight, bias, "none", [], "")
-            return made
-        # Contiguous, because a model's code may view the result in another shape.
-        made = _ONEDNN(weight, values.reshape(rows, inputs), None, "none", [], "").t().contiguous()
+    if rows > FEW_ROWS and weight.numel() >= _ONEDNN_WEIGHTS and callable(_ONEDNN):
+        try:
+            if not _LANES // 2 < rows <= MOST_LANES or -rows % _LANES > _MOST_EMPTY_LANES:
+                made = _ONEDNN(values, weight, bias, "none", [], "")
+                return made
+            # Contiguous, because a model's code may view the result in another shape.
+            made = _ONEDNN(weight, values.reshape(rows, inputs), None, "none", [], "").t().contiguous()
+        except RuntimeError:
+            # "could not create a primitive" is all that oneDNN says where memory ran out. The layer's own routine
+            # either still fits or says so in words that the out-of-memory retry knows.
+            return torch.nn.functional.linear(values, weight, bias)
     elif rows == 1:
         threads = torch.get_num_threads()
         if threads == 1 or outputs % threads or weight.numel() < _DIVIDED_WEIGHTS or not weight.is_contiguous():

@@ -115,10 +115,29 @@ def _with_prompts(job: Job, tokens: int) -> Job:
     return replace(job, search=replace(job.search, prompt_tokens=tokens), update=update)
 
 
+def _with_width(job: Job, width: int) -> Job:
+    """Return the job with so many branches a question, which are the responses that an update learns from."""
+    update = None if job.update is None else replace(job.update, group_size=width)
+    return replace(job, search=replace(job.search, width=width), update=update)
+
+
+def _with_branches(job: Job, tokens: int) -> Job:
+    """Return the job with branches, and so responses, of at most so many tokens."""
+    update = None if job.update is None else replace(job.update, response_tokens=tokens)
+    step_tokens = min(job.search.step_tokens, tokens)
+    return replace(job, search=replace(job.search, total_tokens=tokens, step_tokens=step_tokens), update=update)
+
+
+def _least_width(job: Job) -> int:
+    """Return the smallest width to suggest: groups of one response teach most algorithms nothing."""
+    return 1 if job.update is None else 2
+
+
 def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
     search, token = job.search, job.policy.kv_token_bytes
-    width = _largest(search.width - 1, lambda value: _fits(replace(job, search=replace(search, width=value)), devices))
-    if width is not None:
+    width = _largest(search.width - 1, lambda value: _fits(_with_width(job, value), devices), least=_least_width(job))
+    # Where evaluations are wider than rollouts, the width of rollouts changes nothing.
+    if width is not None and (job.update is None or job.update.group_size == search.width):
         yield f"width {width}"
     if search.kv_budget_bytes is not None:
         mib = _largest(
@@ -130,10 +149,7 @@ def _smaller_search(job: Job, devices: Sequence[Device]) -> Iterator[str]:
             yield f"search.kv_budget {mib}MiB"
     tokens = _largest(
         search.total_tokens - 1,
-        lambda value: _fits(
-            replace(job, search=replace(search, total_tokens=value, step_tokens=min(search.step_tokens, value))),
-            devices,
-        ),
+        lambda value: _fits(_with_branches(job, value), devices),
     )
     if tokens is not None and tokens >= min(_SHORTEST_BRANCH_TOKENS, search.total_tokens // 2):
         yield f"search.total_tokens {tokens}"

@@ -110,17 +110,25 @@ class UpdateNeeds:
     micro_batch_tokens: int
     checkpointing: bool
     reference: Literal["none", "host"]
+    sharing: Literal["auto", "off", "packed", "depth_first"] = "off"
+    """How prefixes that samples share are computed once, as `train.packed.sharing` has it."""
+    reads: tuple[Literal["reference", "values"], ...] = ()
+    """Phases before an update that read all samples without gradients: the reference policy, a critic's values."""
+
+    @property
+    def longest_tokens(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.prompt_tokens + self.response_tokens
 
     @property
     def update_tokens(self) -> int:
         """The most tokens that all sequences of an update have."""
-        return self.questions * self.group_size * (self.prompt_tokens + self.response_tokens)
+        return self.questions * self.group_size * self.longest_tokens
 
     @property
     def batch_tokens(self) -> int:
         """The most tokens of one forward and backward pass; at least one whole sequence, since none is cut."""
-        longest = self.prompt_tokens + self.response_tokens
-        return max(longest, min(self.micro_batch_tokens, self.update_tokens))
+        return max(self.longest_tokens, min(self.micro_batch_tokens, self.update_tokens))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ from palmette.planner.devices import Device
 from palmette.planner.in_process import allocate_in_process
 from palmette.planner.job import Job, Model
 from palmette.planner.lines import (
+    HEAP,
     HEAP_SHARE,
+    HEAP_TIMES,
+    LEARNING,
     MARGIN_SHARE,
     Allocations,
     AppliedRule,
@@ -28,7 +31,14 @@ from palmette.planner.place import Placement, apply_rule, place
 from palmette.planner.search_sizes import CUDA_CONTEXT_BYTES
 from palmette.planner.served import allocate_served
 from palmette.planner.servers import ENGINES
-from palmette.planner.update_sizes import adapter_line, optimizer_line, reference_lines, update_lines
+from palmette.planner.update_sizes import (
+    adapter_line,
+    backward_line,
+    optimizer_line,
+    read_lines,
+    reference_lines,
+    update_lines,
+)
 from palmette.units import count_of, format_bytes
 
 _SHARDS = (1, 2, 4, 8, 16)
@@ -186,26 +196,33 @@ def _allocate_training_state(job: Job, placement: Placement, allocations: dict[D
     if job.critic is not None:
         lines += critic_state_lines(job.critic, job.update)
     if job.update.reference == "host":
-        allocations[placement.host].resident += reference_lines(job.policy, same_device=True)[0]
+        same_device = placement.policy == placement.host
+        allocations[placement.host].resident += reference_lines(job.policy, same_device=same_device)[0]
+    if placement.policy.kind == "cpu":
+        lines.append(backward_line())
     allocations[placement.policy].resident += lines
 
 
 def _allocate_update(
     job: Job, placement: Placement, allocations: dict[Device, DeviceAllocation], rules: list[AppliedRule]
 ) -> None:
-    """Allocate the update phase. Before it, KV caches and activations are freed, and a policy server's weights."""
+    """Allocate the phases that learn. Before them KV caches, activations and a policy server's weights are freed."""
     assert job.update is not None
     freed = "policy weights" if job.served and placement.policy.kind == "cuda" else None
     for allocation in allocations.values():
         kept = [line for line in allocation.resident if line.kind not in ("kv", "activations")]
         allocation.update_resident += [line for line in kept if line.holder != freed]
     by_phase = allocations[placement.policy].by_phase
+    by_phase |= {name: read_lines(job.policy, job.update) for name in job.update.reads}
     by_phase["update"] = update_lines(job.policy, job.update, job.predicted)
     if job.critic is not None:
         by_phase["update"] = max(by_phase["update"], critic_update_lines(job.critic, job.update), key=total)
+        by_phase["values"] = read_lines(job.critic, job.update)
+    if placement.policy.kind == "cuda":
+        by_phase["update"].append(backward_line())
     if job.update.reference == "host":
         _, streamed = reference_lines(job.policy, same_device=placement.policy == placement.host)
-        by_phase["update"] += streamed
+        by_phase.setdefault("reference", []).extend(streamed)
         decision = f"{placement.policy.name} trains, the reference is in host memory"
         rules.append(apply_rule("reference-on-host", decision))
 
@@ -215,17 +232,32 @@ def _phases(job: Job, allocation: DeviceAllocation) -> tuple[Phase, ...]:
     names = ["generate", *(["score"] if job.reward else []), *(["embed"] if job.embedder else [])]
     shown = [name for name in names if name in allocation.by_phase] or names[:1]
     phases = []
-    for name in [*shown, *(["update"] if job.update is not None else [])]:
-        resident = allocation.update_resident if name == "update" else allocation.resident
+    learning = [name for name in LEARNING if name == "update" or name in allocation.by_phase]
+    for name in [*shown, *(learning if job.update is not None else [])]:
+        resident = allocation.update_resident if name in LEARNING else allocation.resident
         lines = [*resident, *allocation.by_phase.get(name, [])]
         margin = allocation.margin_bytes(total(line for line in resident if line.kind != "kv"), name)
         if margin:
             note = f"{MARGIN_SHARE:.0%} of all but caches, {HEAP_SHARE:.0%} of logits freed before"
             lines.append(Line("margin", "margin", margin, note=note))
-        share = job.training_share if name == "update" else job.inference_share
+        share = job.training_share if name in LEARNING else job.inference_share
+        limit = allocation.device.limit_bytes(share)
+        if name in LEARNING and allocation.device.kind == "cpu":
+            lines += _heap_line(allocation.by_phase.get(name, []), None if limit is None else limit - total(lines))
         if lines:
-            phases.append(Phase(name, tuple(lines), share, allocation.device.limit_bytes(share)))
+            phases.append(Phase(name, tuple(lines), share, limit))
     return tuple(phases)
+
+
+def _heap_line(lines: Sequence[Line], left_bytes: int | None) -> list[Line]:
+    """Return what the C heap may keep of blocks that a phase has freed, nothing where so much is not left.
+
+    Training then has them returned to the system at once, which takes time: see `memory.heap.mapped_blocks`.
+    """
+    kept = HEAP_TIMES * total(line for line in lines if line.kind in ("activations", "logits"))
+    if not kept or (left_bytes is not None and kept > left_bytes):
+        return []
+    return [Line(HEAP, "runtime", kept, "measured", least_bytes=0, note="freed blocks, kept while there is room")]
 
 
 def _server_remarks(job: Job, servers: Sequence[Server]) -> list[str]:

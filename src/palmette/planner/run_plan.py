@@ -1,5 +1,6 @@
 """A run's config turned into a job, and that job planned on the run's devices."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,7 +11,7 @@ from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
 from palmette.planner.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
 from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
-from palmette.planner.lines import Plan
+from palmette.planner.lines import HEAP, HEAP_SHARE, LEARNING, Phase, Plan
 from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
 from palmette.planner.runnable import run_remarks
@@ -42,9 +43,10 @@ def job_of(
     if server not in ENGINES:
         raise ConfigError(f"server {server!r}: choose {' or '.join(ENGINES)}")
     settings, memory = config.search, config.memory
+    width, questions = _branching(config, train=train)
     search = SearchNeeds(
-        width=settings.width,
-        questions=min(settings.questions_in_flight, config.task.questions),
+        width=width,
+        questions=questions,
         prompt_tokens=memory.prompt_tokens,
         step_tokens=min(settings.step_tokens, settings.total_tokens),
         total_tokens=settings.total_tokens,
@@ -75,6 +77,21 @@ def job_of(
         served=served,
         server=server,
     )
+
+
+def _branching(config: Config, *, train: bool) -> tuple[int, int]:
+    """Return the width of a search and its questions in flight; in training the most of rollouts and evaluations."""
+    in_flight, training = config.search.questions_in_flight, config.train
+    if not train:
+        return config.search.width, min(in_flight, config.task.questions)
+    rollout = config.search.width, min(in_flight, training.questions)
+    if not training.eval_every:
+        return rollout
+    evaluation = training.eval_width, min(in_flight, training.eval_questions)
+    if math.prod(evaluation) <= math.prod(rollout) and evaluation[1] <= rollout[1]:
+        return rollout
+    # KV grows with branches, and with questions by their prompts.
+    return max(rollout[0], evaluation[0]), max(rollout[1], evaluation[1])
 
 
 def plan_run(
@@ -152,10 +169,15 @@ def _job_in_process(config: Config, *, train: bool) -> Job:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """Bytes planned on the policy's device for each of the meter's phases, and the limit of a declared device."""
+    """Bytes planned on the policy's device for each of the meter's phases, and the limit of a declared device.
+
+    `returns_blocks`: freed blocks have to go back to the system at once, since there is no room for a heap that keeps
+    them.
+    """
 
     by_phase: Mapping[str, int]
     limit_bytes: int | None = None
+    returns_blocks: bool = False
 
 
 def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
@@ -169,11 +191,22 @@ def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
     if device is None:
         return PlannedMemory({})
     planned = {_METER_PHASES[phase.name]: phase.bytes for phase in device.phases if phase.name in _METER_PHASES}
-    searching = [phase.bytes for phase in device.phases if phase.name != "update"]
-    planned["search"] = max(searching)
-    planned |= {phase.name: phase.bytes for phase in device.phases if phase.name == "update"}
+    searching = [phase for phase in device.phases if phase.name not in LEARNING]
+    planned["search"] = max(phase.bytes for phase in searching)
+    planned |= {phase.name: phase.bytes for phase in device.phases if phase.name in LEARNING}
+    planned["hand-over"] = max(map(_left_by, searching))
+    update = [phase for phase in device.phases if phase.name == "update"]
+    keeps = any(line.holder == HEAP for phase in update for line in phase.lines)
     # What was detected as free may change during the run: only a size that the user declared is a limit.
-    return PlannedMemory(planned, None if config.memory.devices is None else device.peak.limit_bytes)
+    limit = None if config.memory.devices is None else device.peak.limit_bytes
+    return PlannedMemory(planned, limit, returns_blocks=bool(update) and not keeps)
+
+
+def _left_by(phase: Phase) -> int:
+    """Return what a phase of a search leaves when it ends: its KV cache, and the share of logits that a heap keeps."""
+    freed = sum(line.bytes for line in phase.lines if line.kind == "activations")
+    freed += math.floor((1 - HEAP_SHARE) * sum(line.bytes for line in phase.lines if line.kind == "logits"))
+    return phase.bytes - freed
 
 
 def _model(settings: PolicySettings | RewardSettings, served: bool, may_build: bool) -> Model:
@@ -216,7 +249,17 @@ def _update(config: Config) -> UpdateNeeds:
         micro_batch_tokens=train.micro_batch_tokens,
         checkpointing=train.gradient_checkpointing,
         reference=reference_of(config),
+        sharing=train.sharing,
+        reads=_reads(config),
     )
+
+
+def _reads(config: Config) -> tuple[Literal["reference", "values"], ...]:
+    """Return the phases before an update that read its samples without gradients."""
+    names: list[Literal["reference", "values"]] = ["reference"] if config.train.uses_reference else []
+    if getattr(registry.find("algorithm", config.train.algorithm), "critic", False):
+        names.append("values")
+    return tuple(names)
 
 
 def reference_of(config: Config) -> Literal["none", "host"]:

@@ -8,9 +8,12 @@ from palmette.planner.models.shape import DTYPE_BYTES, FLOAT_BYTES
 from palmette.train.limits import BLOCK_BYTES, BLOCK_NUMBERS, CHUNK_BYTES
 from palmette.units import count_of
 
-BACKWARD_BYTES = 24 * 2**20
-"""Code pages and scratch memory that the libraries load in the first backward pass: 8 to 14 MiB, once 30."""
+BACKWARD_BYTES = 40 * 2**20
+"""Code pages and scratch memory that the libraries load in the first backward pass, 8 to 14 MiB and once 30; and small
+blocks of rollouts and samples that a training run leaves scattered over the heap, 10 to 25 MiB."""
 
+_MASK_BYTES = 128
+"""Bytes of a token in the masks of attention on a trie: one for each slot of its block."""
 
 _SAMPLE_BYTES = 64
 """Bytes of a token in a batch of samples: ids, places, advantages, log-probabilities."""
@@ -57,20 +60,64 @@ def update_lines(model: Model, update: UpdateNeeds, predicted: dict[str, int]) -
     optimizer state, logits among it.
     """
     count, each = trained_parameters(model, update), model.number_bytes if update.method == "full" else FLOAT_BYTES
-    lines = [
-        Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes"),
-        Line("backward code", "runtime", BACKWARD_BYTES, "measured", note="libraries' pages, loaded when first used"),
-    ]
+    lines = [Line("gradients", "gradients", count * each, note=f"{count / 1e6:,.1f} M x {each} bytes")]
     if "activations" in predicted:
         note = f"{count_of(update.batch_tokens, 'token')}, logits included"
         lines.append(Line("activations", "activations", 0, note=note))
     else:
         moments = [_at_the_head(model, update), _in_the_last_layer(model, update), _at_the_embedding(model, update)]
         lines += [line for line in max(moments, key=total) if line.bytes]
-    return [
+    lines = [
         replace(line, bytes=predicted[line.kind], basis="predicted") if line.kind in predicted else line
         for line in lines
     ]
+    return [*lines, *_sharing_lines(model, update)]
+
+
+def backward_line() -> Line:
+    """Return what the libraries load when they first compute backward, and keep."""
+    return Line("backward code", "runtime", BACKWARD_BYTES, "measured", note="libraries' pages, loaded when first used")
+
+
+def _sharing_lines(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Return what an update on a trie of samples holds beside an update on as many tokens in rows; nothing for rows.
+
+    A trie has as many slots as a micro-batch may have tokens, and attention saves for each what it saves on rows. But
+    any number of samples that are the same share their slots, and each has advantages and log-probabilities of its own.
+    Depth first, keys and values of the slots above collect gradients in all layers; these slots are never more than one
+    sequence. With gradient checkpointing nothing else would hold the keys and values.
+    """
+    if update.sharing == "off":
+        return []
+    size = update.update_tokens * _SAMPLE_BYTES + update.batch_tokens * _MASK_BYTES
+    if update.sharing != "packed" and update.update_tokens > update.micro_batch_tokens:
+        size += _path_bytes(model, update) * (2 if update.checkpointing else 1)
+        size += 2 * update.longest_tokens * model.shape.kv_width * FLOAT_BYTES
+    return [Line("shared prefixes", "activations", size, note="all samples' numbers, gradients of keys above")]
+
+
+def _path_bytes(model: Model, update: UpdateNeeds) -> int:
+    """Return the keys and values of one whole sequence in all layers."""
+    return update.longest_tokens * model.shape.layers * 2 * model.shape.kv_width * model.number_bytes
+
+
+def read_lines(model: Model, update: UpdateNeeds) -> list[Line]:
+    """Return what a pass without gradients over one micro-batch holds: a layer's activations, or a chunk of logits.
+
+    A layer's feed-forward holds four hidden states and three of the intermediate width; its attention two hidden
+    states, queries, keys and values before and after their rotation, and on a trie queries and results once more, with
+    a tile of scores. At the head there are all hidden states, those of the responses, and the logits of one chunk.
+    """
+    shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
+    forward = 4 * shape.hidden + 3 * shape.intermediate
+    attention = 2 * shape.hidden + 2 * (shape.query_width + 2 * shape.kv_width)
+    if update.sharing != "off":
+        attention += 3 * shape.query_width
+    inside = [_activations(model, update, tokens * number * max(forward, attention))]
+    at_head = [_activations(model, update, 2 * tokens * number * shape.hidden), _chunk_line(model, update)]
+    lines = max(inside, at_head, key=total)
+    shared = _sharing_lines(model, update)
+    return [replace(lines[0], note=count_of(tokens, "token")), *lines[1:], *shared]
 
 
 def _at_the_head(model: Model, update: UpdateNeeds) -> list[Line]:
@@ -179,16 +226,29 @@ def _logits_and_head(model: Model, update: UpdateNeeds) -> list[Line]:
     With weights in a half type the chunk's gradient is also held in that type. It is still held when the next chunk's
     logits are computed in that type; or, with a trained head, while its product with hidden states is added.
     """
-    row, number = model.shape.vocabulary * FLOAT_BYTES, model.number_bytes
-    chunk = min(max(1, CHUNK_BYTES // row), update.batch_tokens)
-    block = min(chunk, max(1, BLOCK_BYTES // row))
+    number = model.number_bytes
+    chunk, size = _chunk(model, update)
     head = _head_gradient(model, update)
-    size, half = (chunk + block) * row, chunk * model.shape.vocabulary * number if number < FLOAT_BYTES else 0
+    half = chunk * model.shape.vocabulary * number if number < FLOAT_BYTES else 0
     product = model.shape.vocabulary * model.shape.hidden * number if head and half else 0
     if half > product and chunk < update.batch_tokens:
         size += half
         head = [replace(line, bytes=line.bytes - product) for line in head]
     return [Line("logits", "logits", size + half, note=f"a chunk of {count_of(chunk, 'token')}"), *head]
+
+
+def _chunk(model: Model, update: UpdateNeeds) -> tuple[int, int]:
+    """Return the tokens of one chunk, and the bytes of its logits with the buffer of one block."""
+    row = model.shape.vocabulary * FLOAT_BYTES
+    chunk = min(max(1, CHUNK_BYTES // row), update.batch_tokens)
+    return chunk, (chunk + min(chunk, max(1, BLOCK_BYTES // row))) * row
+
+
+def _chunk_line(model: Model, update: UpdateNeeds) -> Line:
+    """Return the logits of one chunk where no gradient is computed; narrow ones are held beside their float32 copy."""
+    chunk, size = _chunk(model, update)
+    size += chunk * model.shape.vocabulary * model.number_bytes if model.number_bytes < FLOAT_BYTES else 0
+    return Line("logits", "logits", size, note=f"a chunk of {count_of(chunk, 'token')}")
 
 
 def _head_gradient(model: Model, update: UpdateNeeds) -> list[Line]:
@@ -205,12 +265,16 @@ def _head_gradient(model: Model, update: UpdateNeeds) -> list[Line]:
 
 
 def reference_lines(model: Model, *, same_device: bool) -> tuple[list[Line], list[Line]]:
-    """Return what the frozen reference policy holds on the host, and what it holds on the device that trains.
+    """Return what the frozen reference policy holds on the host always, and where it is read while it is read.
 
-    There, two layers are held at a time: one computes while the next is copied.
+    There, two layers are held at a time: one computes while the next is copied. A reference on the device that trains
+    is mapped from its file: pages of layers, embedding and head are read when they are needed, and dropped afterwards.
     """
-    host = [Line("reference weights", "reference", model.weight_bytes, note="frozen, read layer by layer")]
+    shape, number = model.shape, model.number_bytes
+    two_layers = min(2, shape.layers) * shape.layer_parameters * number
     if same_device:
-        return host, []
-    two_layers = 2 * model.shape.layer_parameters * model.number_bytes
+        around = (shape.parameters - shape.layers * shape.layer_parameters) * number
+        note = "mapped from its file: two layers, embedding and head"
+        return [], [Line("reference weights", "reference", two_layers + around, note=note)]
+    host = [Line("reference weights", "reference", model.weight_bytes, note="frozen, read layer by layer")]
     return host, [Line("reference layers", "reference", two_layers, note="two layers at a time")]

@@ -76,11 +76,17 @@ class Critic(TrainedModel):
         """Write it into a folder of its own in that of the checkpoint."""
         super().save(folder / CRITIC)
 
-    def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return what it expects before each response token."""
         assert self.value_head is not None
-        tokens, sharing = self.most_tokens(samples), self._config.train.sharing
-        return response_values(self.trained, self.value_head, samples, micro_batch_tokens=tokens, sharing=sharing)
+        return response_values(
+            self.trained,
+            self.value_head,
+            samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
 
     def update(self, samples: Sequence[Sample], share: float, run_pieces: RunPieces) -> UpdateResult:
         """Make one optimizer step on the value loss, at this share of its highest learning rate."""

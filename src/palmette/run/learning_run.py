@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +12,8 @@ from palmette import __version__
 from palmette.event_log import EventLog
 from palmette.events import CheckpointWritten, Event, RunStarted
 from palmette.memory.device import limit_device_memory
-from palmette.memory.guard import guard_with_meter, run_whole
+from palmette.memory.guard import RunPieces, guard_with_meter, run_whole
+from palmette.memory.heap import mapped_blocks
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import PlannedMemory
 from palmette.run.boards import boards
@@ -73,6 +74,7 @@ class LearningRun(ABC):
     def _begin(self, planned: PlannedMemory) -> None:
         """Find the folder's last sound checkpoint, load the model and begin to meter."""
         config = self.config
+        self._returns_blocks = planned.returns_blocks
         self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints)
         found = self._store.newest()
         self.notes += [f"not used: {told}" for told in found.damaged]
@@ -86,17 +88,22 @@ class LearningRun(ABC):
         with self._meter.phase("load"):
             self._pin_threads(found.checkpoint)
             self._load(found.checkpoint)
-        guard = guard_with_meter(
-            self._meter,
-            "update",
-            unit="token",
-            reclaim_least=parse_bytes(config.memory.reclaim_least),
-            limit_bytes=self._meter.limit_bytes,
-            planned_bytes=self._meter.planned_bytes.get("update"),
-        )
-        self._run_pieces = guard.run if config.memory.guard else run_whole
+        self._run_pieces = self._guarded("update")
         self.notes += self.model.learner.notes
         self._meter.reclaim("load", parse_bytes(config.memory.reclaim_least))
+
+    def _guarded(self, phase: str) -> RunPieces:
+        """Return who cuts micro-batches of this phase that run out of memory."""
+        if not self.config.memory.guard:
+            return run_whole
+        return guard_with_meter(
+            self._meter,
+            phase,
+            unit="token",
+            reclaim_least=parse_bytes(self.config.memory.reclaim_least),
+            limit_bytes=self._meter.limit_bytes,
+            planned_bytes=self._meter.planned_bytes.get(phase),
+        ).run
 
     def _pin_threads(self, checkpoint: Checkpoint | None) -> None:
         """Use as many threads as the run began with: sums depend on how many add them up."""
@@ -154,11 +161,17 @@ class LearningRun(ABC):
         return CheckpointWritten(progress.update, f"{CHECKPOINTS}/{folder.name}", size, seconds)
 
     @contextmanager
-    def _metered(self, name: str, share: float, after: Callable[[], object] | None = None) -> Iterator[None]:
-        """Meter a phase within its share of the device; then call `after` and free what only this phase needed."""
+    def _metered(self, name: str, share: float, free_cache: Callable[[], object] | None = None) -> Iterator[None]:
+        """Meter a phase within its share of the device; then free what only this phase needed.
+
+        A phase that generates gives `free_cache`; afterwards its memory is handed over to those that learn. These
+        return freed blocks at once where the plan has no room for a heap that keeps them.
+        """
         limit_device_memory(str(self.model.model.device), share)
-        with self._meter.phase(name):
+        learns = free_cache is None
+        with self._meter.phase(name), mapped_blocks() if learns and self._returns_blocks else nullcontext():
             yield
-        if after is not None:
-            after()
-        self._meter.reclaim(name, parse_bytes(self.config.memory.reclaim_least))
+        with nullcontext() if learns else self._meter.phase("hand-over"):
+            if free_cache is not None:
+                free_cache()
+            self._meter.reclaim(name, parse_bytes(self.config.memory.reclaim_least))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,13 +112,15 @@ class TrainingRun(LearningRun):
         settings = self.config.train
         algorithm = algorithm_of(self.config)
         limit = self.config.search.total_tokens
+        reference = partial(self.policy.reference_logprobs, run_pieces=self._guarded("reference"))
+        values = partial(self.policy.values, run_pieces=self._guarded("values"))
         return TrainingParts(
             order=QuestionOrder(self._questions, self.config.seed),
             roll_out=self._rollouts,
             rewards=self._rewards,
             credit=credit_for(self.config, algorithm, limit),
-            reference=self.policy.reference_logprobs if settings.uses_reference else None,
-            values=self.policy.values if algorithm.critic else None,
+            reference=reference if settings.uses_reference else None,
+            values=values if algorithm.critic else None,
             learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
@@ -174,7 +177,7 @@ class TrainingRun(LearningRun):
         generates = name in ("rollout", "evaluation")
         share = memory.inference_share if generates else memory.training_share
         # After a phase that generates, the weights are about to change.
-        with self._metered(name, share, after=self.policy.backend.free_cache if generates else None):
+        with self._metered(name, share, free_cache=self.policy.backend.free_cache if generates else None):
             yield
 
 

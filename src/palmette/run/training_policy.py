@@ -1,10 +1,12 @@
 """The policy of reinforcement learning: generates and learns with the same weights; its reference and its critic."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palmette.backends.local import make_backend
+from palmette.memory.guard import RunPieces
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights
@@ -39,13 +41,19 @@ class TrainedPolicy(TrainedModel):
             self.value_head = self._new_value_head()
         self._make_learner(loss=loss, policy_loss=algorithm.token_losses, temperature=config.policy.temperature)
 
-    def values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return what the critic expects before each response token."""
         if self.critic is not None:
-            return self.critic.values(samples)
+            return self.critic.values(samples, run_pieces)
         assert self.value_head is not None
-        tokens, sharing = self.most_tokens(samples), self._config.train.sharing
-        return response_values(self.trained, self.value_head, samples, micro_batch_tokens=tokens, sharing=sharing)
+        return response_values(
+            self.trained,
+            self.value_head,
+            samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
 
     def state_dict(self) -> "dict[str, torch.Tensor]":
         """Return optimizer state and value head, and those of a critic that is a model of its own."""
@@ -58,21 +66,27 @@ class TrainedPolicy(TrainedModel):
         if self.critic is not None:
             self.critic.save(folder)
 
-    def reference_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    def reference_logprobs(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return log-probabilities under the policy as it was before training.
 
         With LoRA that is the base without its adapter. Otherwise a frozen copy is kept off the device and read layer by
         layer: from its own file on a CPU, from host memory for a GPU.
         """
-        tokens = self.most_tokens(samples)
+        read = partial(
+            response_logprobs,
+            samples=samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
         if self._config.train.method == "lora":
             with self.trained.disable_adapter():
-                return response_logprobs(self.trained, samples, micro_batch_tokens=tokens)
+                return read(self.trained)
         if self._reference is None:
             self._reference = load_policy(self._config.policy.model, dtype=self._config.policy.dtype, device="cpu")[0]
             self._reference.requires_grad_(False)
         with streamed(self._reference, self._loader()):
-            return response_logprobs(self._reference, samples, micro_batch_tokens=tokens)
+            return read(self._reference)
 
     def _loader(self) -> LayerLoader:
         if self.model.device.type == "cpu":

@@ -89,7 +89,6 @@ class CheckpointStore:
 
         Raises RunError where it cannot be written, with the checkpoints before it as they were.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         final, aside = self.path(update), self._folder / f".update-{update:08d}"
@@ -103,7 +102,8 @@ class CheckpointStore:
                 shutil.rmtree(final)
             os.rename(aside, final)
             sync_folder(self._folder)
-        except (OSError, SafetensorError) as error:
+        # On a full disk Python raises OSError, safetensors a SafetensorError, tokenizers a plain Exception.
+        except Exception as error:
             shutil.rmtree(aside, ignore_errors=True)
             raise RunError(self._told(update, error)) from error
         self._remove_old()

@@ -38,14 +38,15 @@ class Pass:
 
     `depths_T` are the positions of the slots in their samples, `ends_T` the slots at which those below each end, both
     counted from the first slot of the pass. `above` has for each open node its positions and, by layer, keys and
-    values. `own` takes the keys and values of this pass by layer; only the first ones, since gradient checkpointing
-    computes a layer twice.
+    values. `own` takes the keys and values of this pass by layer, if slots below will read them (`is_read`); only the
+    first ones, since gradient checkpointing computes a layer twice.
     """
 
     tiles: Sequence[Tile]
     depths_T: torch.Tensor
     ends_T: torch.Tensor
     above: Sequence[tuple[torch.Tensor, dict[int, KeyValue]]] = ()
+    is_read: bool = True
     own: dict[int, KeyValue] = field(default_factory=dict)
     masks: dict[int, list[tuple[Tile, torch.Tensor | None]]] = field(default_factory=dict)
     held: list[Mask] = field(default_factory=list)
@@ -105,7 +106,8 @@ def packed_attention(
     if not isinstance(attention_mask, Mask):
         raise ValueError("its model code builds its attention mask by itself")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    trie_pass.own.setdefault(layer, (key, value))
+    if trie_pass.is_read:
+        trie_pass.own.setdefault(layer, (key, value))
     above = [keys_values[layer] for _, keys_values in trie_pass.above]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     attended_1HTX = attend(

@@ -45,9 +45,8 @@ def run_backward(
             if step.kind == "close":
                 _backward(*held.pop())
                 continue
-            outputs = model.forward(trie, step.first, step.last, [leaves for _, leaves in held])
-            if step.kind == "run":
-                outputs.keys_values.clear()  # Nothing below reads them.
+            above = [leaves for _, leaves in held]
+            outputs = model.forward(trie, step.first, step.last, above, is_read=step.kind == "open")
             held.append((outputs, outputs.leaves()))
             offset = sum(len(leaves.logprobs_P) for _, leaves in held[:-1])
             start, stop = trie.at[step.first], trie.at[step.last]
@@ -68,7 +67,7 @@ def run_forward(model: TrieModel, trie: Trie, steps: Sequence[Step], *, values: 
             if step.kind == "close":
                 held.pop()
                 continue
-            outputs = model.forward(trie, step.first, step.last, held)
+            outputs = model.forward(trie, step.first, step.last, held, is_read=step.kind == "open")
             told_P = outputs.values_P if values else outputs.logprobs_P
             assert told_P is not None
             found[trie.at[step.first] : trie.at[step.last]] = told_P.tolist()

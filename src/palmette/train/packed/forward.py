@@ -25,7 +25,7 @@ class Outputs:
     """What a pass over slots `first` to `last - 1` gives.
 
     Log-probabilities, entropies and, with a value head, values have an entry for each prediction of the slots, in the
-    trie's order. `keys_values` are those of the slots, by layer.
+    trie's order. `keys_values` are those of the slots, by layer; none if nothing below reads them.
     """
 
     first: int
@@ -93,9 +93,13 @@ class TrieModel:
         finally:
             config._attn_implementation = before
 
-    def forward(self, trie: Trie, first: int, last: int, above: Sequence[Outputs]) -> Outputs:
-        """Compute slots `first` to `last - 1`. `above` are the outputs of all slots above them, from the root on."""
-        hidden_TD, trie_pass = self.hidden(trie, first, last, above)
+    def forward(self, trie: Trie, first: int, last: int, above: Sequence[Outputs], *, is_read: bool = True) -> Outputs:
+        """Compute slots `first` to `last - 1`. `above` are the outputs of all slots above them, from the root on.
+
+        Keys and values are kept only if slots below read them: with gradient checkpointing, or without gradients,
+        nothing else would hold those of all layers at once.
+        """
+        hidden_TD, trie_pass = self.hidden(trie, first, last, above, is_read=is_read)
         pairs = trie.predictions[trie.at[first] : trie.at[last]]
         places_P = torch.tensor([slot - first for slot, _ in pairs], dtype=torch.long, device=self._device)
         tokens_P = torch.tensor([token for _, token in pairs], dtype=torch.long, device=self._device)
@@ -108,8 +112,10 @@ class TrieModel:
         values_P = None if self._value_head is None else self._value_head(hidden_PD).flatten()
         return Outputs(first, last, logprobs_P, entropies_P, values_P, trie_pass.own)
 
-    def hidden(self, trie: Trie, first: int, last: int, above: Sequence[Outputs]) -> tuple[torch.Tensor, Pass]:
-        """Return the hidden states of the slots, and the pass with their keys and values."""
+    def hidden(
+        self, trie: Trie, first: int, last: int, above: Sequence[Outputs], *, is_read: bool = True
+    ) -> tuple[torch.Tensor, Pass]:
+        """Return the hidden states of the slots, and the pass with their keys and values if those are read."""
         nodes = [node for node in trie.nodes if first <= node.first < last]
         ends = [min(node.end, last) - first for node in nodes for _ in range(node.first, min(node.last, last))]
         depths_T = self._positions(trie, first, last)
@@ -118,6 +124,7 @@ class TrieModel:
             depths_T=depths_T,
             ends_T=torch.tensor(ends, device=self._device),
             above=[(self._positions(trie, part.first, part.last), part.keys_values) for part in above],
+            is_read=is_read,
         )
         hidden_1TD = self._body(
             input_ids=torch.tensor([trie.tokens[first:last]], device=self._device),

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from palmette.errors import PalmetteError
+from palmette.memory.guard import RunPieces, run_whole
 from palmette.train.logprobs import token_logprobs
 from palmette.train.model_parts import Head, body_of, head_of
 from palmette.train.packed.backward import run_forward
@@ -35,12 +36,14 @@ def response_logprobs(
     micro_batch_tokens: int,
     temperature: float | None = None,
     sharing: Sharing = "auto",
+    run_pieces: RunPieces = run_whole,
 ) -> list[tuple[float, ...]]:
     """Return the log-probability of every response token of each sample, in order, masked tokens included.
 
     They are computed at `temperature`, by default at that of the samples; raises PalmetteError if samples then differ.
-    Prefixes that samples share are computed once, as `sharing` says, with a model that can do that. The model is in
-    eval mode meanwhile. Inside `memory.offload.streamed` only two layers are in memory at a time.
+    Prefixes that samples share are computed once, as `sharing` says, with a model that can do that. `run_pieces` may
+    cut a micro-batch that ran out of memory. The model is in eval mode meanwhile. Inside `memory.offload.streamed` only
+    two layers are in memory at a time.
     """
     check_sharing(sharing)
     if not samples:
@@ -48,18 +51,26 @@ def response_logprobs(
     chosen = shared_temperature(samples) if temperature is None else temperature
     if not 0 < chosen < math.inf:
         raise PalmetteError(f"log-probabilities cannot be at temperature {chosen}: give 1 for greedy decoding")
-    return _of_responses(model, head_of(model, chosen), None, samples, micro_batch_tokens, sharing)
+    return _of_responses(model, head_of(model, chosen), None, samples, micro_batch_tokens, sharing, run_pieces)
 
 
 @torch.no_grad()
 def response_values(
-    model: Any, value_head: nn.Module, samples: Sequence[Sample], *, micro_batch_tokens: int, sharing: Sharing = "auto"
+    model: Any,
+    value_head: nn.Module,
+    samples: Sequence[Sample],
+    *,
+    micro_batch_tokens: int,
+    sharing: Sharing = "auto",
+    run_pieces: RunPieces = run_whole,
 ) -> list[tuple[float, ...]]:
     """Return a critic's value before every response token of each sample, in order, masked tokens included.
 
-    Prefixes are shared as in `response_logprobs`; no logits are computed.
+    Prefixes are shared and micro-batches cut as in `response_logprobs`; no logits are computed.
     """
-    return _of_responses(model, head_of(model), value_head, samples, micro_batch_tokens, sharing) if samples else []
+    if not samples:
+        return []
+    return _of_responses(model, head_of(model), value_head, samples, micro_batch_tokens, sharing, run_pieces)
 
 
 def _of_responses(
@@ -69,6 +80,7 @@ def _of_responses(
     samples: Sequence[Sample],
     micro_batch_tokens: int,
     sharing: Sharing,
+    run_pieces: RunPieces,
 ) -> list[tuple[float, ...]]:
     """Return a number for every response token: its log-probability, or with a value head the value before it."""
     check_sharing(sharing)
@@ -81,17 +93,26 @@ def _of_responses(
         planned = batches_of(every_token, micro_batch_tokens, possible)
         found: dict[int, tuple[float, ...]] = {}
         for batch in planned.batches:
-            rows = (
-                _on_rows(model, head, value_head, batch)
-                if planned.mode == "off"
-                else _on_trie(
-                    model, head, value_head, batch, micro_batch_tokens if planned.mode == "depth_first" else None
-                )
-            )
+            in_all = _fed_tokens(batch)
+
+            def work(piece: Sequence[Sample], in_all: int = in_all) -> list[tuple[float, ...]]:
+                if planned.mode == "off":
+                    return _on_rows(model, head, value_head, piece)
+                # Depth first, a piece may hold its share of the limit.
+                longest = max(sample.fed_tokens for sample in piece)
+                share = max(longest, micro_batch_tokens * _fed_tokens(piece) // in_all)
+                return _on_trie(model, head, value_head, piece, share if planned.mode == "depth_first" else None)
+
+            pieces = run_pieces(batch, work, cost=lambda sample: sample.fed_tokens, group=lambda sample: sample.group)
+            rows = [row for piece in pieces for row in piece]
             found.update((id(sample), row) for sample, row in zip(batch, rows, strict=True))
         return [found[id(sample)] for sample in every_token]
     finally:
         model.train(was_training)
+
+
+def _fed_tokens(samples: Sequence[Sample]) -> int:
+    return sum(sample.fed_tokens for sample in samples)
 
 
 def _on_rows(
