@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from palmette.engine import products
 from palmette.engine.products import FEW_ROWS, product
 
 SHAPES = [(1,), (1, 1), (3,), (1, FEW_ROWS), (2, 3), (1, FEW_ROWS + 1), (1, 16), (3, 5), (1, 40), (1, 48), (90,), (0,)]
@@ -60,3 +61,24 @@ def test_gradients_are_those_of_the_layer_s_own_code(rows: int) -> None:
     assert expected is not None
     assert found is not None
     assert torch.equal(found, expected)
+
+
+@torch.inference_mode()
+def test_onednn_compiles_code_for_few_numbers_of_rows_whatever_ticks_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = torch.nn.Linear(256, 256)
+    seen: set[tuple[int, ...]] = set()
+    own = products._ONEDNN
+    assert callable(own)
+
+    def noted(values: torch.Tensor, weight: torch.Tensor, *others: object) -> torch.Tensor:
+        seen.add((len(values), len(weight)))
+        found: torch.Tensor = own(values, weight, *others)
+        return found
+
+    monkeypatch.setattr(products, "_ONEDNN", noted)
+    for rows in range(1, 300):
+        values = torch.randn(rows, 256)
+        found = product(values, linear.weight, linear.bias)
+        torch.testing.assert_close(found, linear(values), rtol=0, atol=1e-5)
+        assert found.shape == (rows, 256) and found.is_contiguous()
+    assert seen == {(256, rows) if rows <= products.MOST_LANES else (rows, 256) for rows in products.ROWS}

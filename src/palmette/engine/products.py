@@ -16,7 +16,7 @@ it takes 16 to 18.
 """
 
 MOST_LANES = 64
-"""Up to so many rows oneDNN, too, computes W @ x.T where the rows nearly fill its vectors of `_LANES` numbers.
+"""Up to so many rows oneDNN, too, computes W @ x.T.
 
 It then reads the weights as they are; for x @ W.T it first brings them into an order of its own, in every tick, or once
 for all in a copy that takes as much memory as the weights. Measured as above, half of the layers, x @ W.T, W @ x.T with
@@ -24,8 +24,16 @@ its result put in order, x @ W.T with a copy: 12 rows 86, 79, 75; 16 rows 92, 81
 134, 132; 64 rows 174, 166, 160; 128 rows 281, 291, 267; 256 rows 481, 537, 458.
 """
 
-_LANES = 16
-_MOST_EMPTY_LANES = 4
+ROWS = (16, 32, 48, MOST_LANES, 128, 192, 256)
+"""The numbers of rows that oneDNN multiplies; others are filled up with zeros.
+
+It keeps compiled code for each number of rows and shape of weight, 0.6 to 0.7 MiB each, up to 1,024 of them: with every
+number of rows as it comes, 300 of them took 610 MiB. So many as here take 23 MiB for the five shapes of SmolLM2-135M.
+"""
+
+_MOST_EMPTY = 1 / 8
+"""Above `MOST_LANES` rows MKL multiplies where more than this share of oneDNN's rows would be empty: it takes about a
+sixth longer for as many rows. Below it takes so much longer that filling up always pays."""
 
 _ONEDNN_WEIGHTS = 2**16
 """Smaller weights are multiplied by MKL: oneDNN keeps code for each number of rows it has seen, which took 66 MB in a
@@ -50,6 +58,14 @@ def _onednn() -> object:
 _ONEDNN = _onednn()
 
 
+def _filled_up(rows: int) -> int | None:
+    """Return the number of rows that oneDNN multiplies in place of so many, None where MKL is to do it."""
+    size = next((size for size in ROWS if size >= rows), None)
+    if size is not None and size > MOST_LANES and size - rows > size * _MOST_EMPTY:
+        return None
+    return size
+
+
 def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return what torch's `linear` returns, but for rounding, by the fastest routine where no gradients are recorded.
 
@@ -66,12 +82,18 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     rows = values.numel() // max(1, inputs)
     made: torch.Tensor
     if rows > FEW_ROWS and weight.numel() >= _ONEDNN_WEIGHTS and callable(_ONEDNN):
+        size = _filled_up(rows)
+        if size is None:
+            return torch.nn.functional.linear(values, weight, bias)
         try:
-            if not _LANES // 2 < rows <= MOST_LANES or -rows % _LANES > _MOST_EMPTY_LANES:
-                made = _ONEDNN(values, weight, bias, "none", [], "")
-                return made
+            filled = values.reshape(rows, inputs)
+            if size > rows:
+                filled = torch.nn.functional.pad(filled, (0, 0, 0, size - rows))
+            if size > MOST_LANES:
+                made = _ONEDNN(filled, weight, bias, "none", [], "")[:rows]
+                return made.view(*values.shape[:-1], outputs)
             # Contiguous, because a model's code may view the result in another shape.
-            made = _ONEDNN(weight, values.reshape(rows, inputs), None, "none", [], "").t().contiguous()
+            made = _ONEDNN(weight, filled, None, "none", [], "")[:, :rows].t().contiguous()
         except RuntimeError:
             # "could not create a primitive" is all that oneDNN says where memory ran out. The layer's own routine
             # either still fits or says so in words that the out-of-memory retry knows.
