@@ -8,7 +8,7 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType
+from inspect import isfunction, unwrap
 from typing import Any
 
 import torch
@@ -99,9 +99,22 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _runs(module: torch.nn.Module, other: type[torch.nn.Module]) -> bool:
-    """Return whether the module's forward consists of the same instructions on the same names as the class's."""
-    codes = [getattr(of, "__code__", None) for of in (type(module).forward, other.forward)]
-    if "forward" in module.__dict__ or not all(isinstance(code, CodeType) for code in codes):
+    """Return whether the module's forward is the class's, or a copy of it that calls the same functions."""
+    return "forward" not in module.__dict__ and _is_copy(type(module).forward, other.forward)
+
+
+def _is_copy(one: Any, other: Any) -> bool:
+    """Return whether two functions have the same instructions and names, and so have all functions that they name.
+
+    Ernie 4.5 has Llama's attention to the letter, but its function of the same name rotates other pairs of numbers.
+    """
+    one, other = unwrap(one), unwrap(other)
+    if one is other:
+        return True
+    if not (isfunction(one) and isfunction(other)):
         return False
-    one, same = codes
-    return all(getattr(one, part) == getattr(same, part) for part in ("co_code", "co_names", "co_consts"))
+    code, its_code = one.__code__, other.__code__
+    if any(getattr(code, part) != getattr(its_code, part) for part in ("co_code", "co_names", "co_consts")):
+        return False
+    named = [(one.__globals__.get(name), other.__globals__.get(name)) for name in code.co_names]
+    return all(_is_copy(mine, its) for mine, its in named if isfunction(mine) or isfunction(its))
