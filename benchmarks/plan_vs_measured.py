@@ -141,7 +141,10 @@ def planned_search(settings: Settings) -> int:
 
 
 def planned_update(settings: Settings, *, predict: bool) -> int:
-    """Return what the phase of the update is planned to hold: by formulas, or predicted where it can be."""
+    """Return what an update alone is planned to hold: by formulas, or predicted where it can be.
+
+    What the heap may keep of freed blocks is left out: here they are returned at once.
+    """
     from palmette.config import load_config
     from palmette.planner.lines import HEAP
     from palmette.planner.predict import predicted_lines
@@ -150,7 +153,7 @@ def planned_update(settings: Settings, *, predict: bool) -> int:
     config = load_config(None, {**settings, "memory.devices": "cpu:24GiB"})
     _, plan = plan_run(config, train=True, predicted=predicted_lines(config)[0] if predict else None)
     update = next(phase for phase in plan.devices[0].phases if phase.name == "update")
-    return sum(line.bytes for line in update.lines if line.holder != HEAP)  # Blocks are mapped.
+    return sum(line.bytes for line in update.lines if line.holder != HEAP)
 
 
 def measure(flag: str, settings: Settings) -> int:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from palmette import Searcher, SearchResult, load_task
+from palmette.search.answer import aggregate_scores
 from palmette.train.supervised.measures import auc
 from recipes.seedling.alphabet import alphabet
 from recipes.seedling.rows import labeled, solutions, write
@@ -40,16 +41,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=180_000, help="solutions that the policy learns from")
     parser.add_argument("--ripe-rows", type=int, default=150_000, help="further ones that its riper copy learns from")
     parser.add_argument("--samples", type=int, default=24_000, help="solutions of the policy that are labeled")
+    parser.add_argument("--tested", type=int, default=2048, help="test problems that the models are measured on")
     options = parser.parse_args()
     runs, policy = options.runs, options.out / "seedling"
     untrained, tokenizer = runs / "untrained", alphabet()
     new_policy(tokenizer, SEED).save_pretrained(untrained)
     tokenizer.save_pretrained(untrained)
     train("sft", untrained, write(runs / "rows.jsonl", solutions(SEED), options.rows), runs / "policy")
-    copy_model(first_good(runs / "policy" / "checkpoints"), policy)
+    copy_model(first_good(runs / "policy" / "checkpoints", min(256, options.tested)), policy)
     further = write(runs / "more.jsonl", solutions(SEED + 101), options.ripe_rows)
     ripening = subprocess.Popen(command("sft", policy, further, runs / "ripe"), env=one_thread())
-    test = search(policy, 2048, "test")
+    test = search(policy, options.tested, "test")
     print(f"policy: pass@1 {solved(test):.3f} on {len(test)} test problems", flush=True)
     written = search(policy, options.samples, "train", seed=SEED + 2)
     rows = (row for result in written if (row := labels_of(result)) is not None)
@@ -58,9 +60,10 @@ def main() -> None:
     if ripening.wait():
         raise SystemExit("the ripe copy could not be trained")
     copy_model(last_checkpoint(runs / "ripe"), options.out / "seedling-ripe")
-    judged = search(policy, 2048, "test", reward=options.out / "seedling-ripe")
-    chances = [result.leaves[0].score or 0.0 for result in judged]
-    print(f"ripe policy: AUC {auc(chances, [result.outcome == 'correct' for result in judged]):.4f} of its likelihood")
+    judged = search(policy, options.tested, "test", reward=options.out / "seedling-ripe")
+    chances = [aggregate_scores(result.tree.scores(result.leaves[0].id), "prod") for result in judged]
+    told = auc(chances, [result.outcome == "correct" for result in judged])  # None if all are solved, or none is.
+    print(f"ripe policy: AUC {told} of its likelihood for a solution, on {len(judged)} samples of the policy")
 
 
 def command(kind: str, policy: Path, data: Path, out: Path) -> list[str]:
@@ -86,11 +89,11 @@ def last_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").iterdir())
 
 
-def first_good(checkpoints: Path) -> Path:
-    """Return the first checkpoint that solves enough, or the last one. Measured on problems of the training split."""
+def first_good(checkpoints: Path, count: int) -> Path:
+    """Return the first checkpoint that solves enough of so many problems of the training split, or the last one."""
     folders = sorted(checkpoints.iterdir())
     return next(
-        (folder for folder in folders if solved(search(folder, 256, "train", SEED + 1)) >= GOOD_ENOUGH), folders[-1]
+        (folder for folder in folders if solved(search(folder, count, "train", SEED + 1)) >= GOOD_ENOUGH), folders[-1]
     )
 
 

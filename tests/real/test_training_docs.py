@@ -49,8 +49,13 @@ def test_every_statistic_of_a_run_is_explained_and_no_other(folder: Path) -> Non
     named = {
         name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
     }
-    recorded = {name for run in ("first", "own") for event in updates(folder / run) for name in event.numbers}
-    assert {re.sub(r"^reward .*", "reward NAME", name) for name in recorded} == named
+    recorded = {name for run in ("first", "own", "ppo") for event in updates(folder / run) for name in event.numbers}
+    assert {re.sub(r"^(reward|metric) .*", r"\1 NAME", name) for name in recorded} == named
+
+
+def test_numbers_that_a_reward_function_logs_are_statistics(folder: Path) -> None:
+    (done,) = updates(folder / "own")
+    assert done.numbers["metric equations"] > 0
 
 
 def test_rewards_of_all_three_kinds_add_up_by_their_weights(folder: Path) -> None:

@@ -10,60 +10,82 @@ FEW_ROWS = 4
 Measured with the weights of SmolLM2-135M in float32 on two cores of an AMD EPYC (Zen 4), two threads, milliseconds for
 all products of a tick, the fastest of 4 turns: x @ W.T by MKL, W @ x.T by MKL, x @ W.T by oneDNN:
 4 rows 73, 41, 38 (with spinning threads 64, 24, 31); 8 rows 65, 57, 42; 16 rows 76, 68, 53; 64 rows 148, 135, 117;
-256 rows 792, -, 685. oneDNN reads the weights as they are: its packed format is faster still (27, 30, 37, 100, 636),
-but takes a copy of every weight.
+256 rows 792, -, 685.
 A single row takes 38, 39, 33: MKL uses one thread for it. Divided into as many blocks of outputs as there are threads,
 it takes 16 to 18.
 """
 
+MOST_LANES = 64
+"""Up to so many rows oneDNN, too, computes W @ x.T where the rows nearly fill its vectors of `_LANES` numbers.
+
+It then reads the weights as they are; for x @ W.T it first brings them into an order of its own, in every tick, or once
+for all in a copy that takes as much memory as the weights. Measured as above, half of the layers, x @ W.T, W @ x.T with
+its result put in order, x @ W.T with a copy: 12 rows 86, 79, 75; 16 rows 92, 81, 79; 24 rows 102, 104, 92; 48 rows 157,
+134, 132; 64 rows 174, 166, 160; 128 rows 281, 291, 267; 256 rows 481, 537, 458.
+"""
+
+_LANES = 16
+_MOST_EMPTY_LANES = 4
+
+_ONEDNN_WEIGHTS = 2**16
+"""Smaller weights are multiplied by MKL: oneDNN keeps code for each number of rows it has seen, which took 66 MB in a
+search with a model of 1.2 M weights."""
 
 _DIVIDED_WEIGHTS = 2**18
 """A smaller weight is read by one thread as fast as by several."""
 
 
-def _has_onednn() -> bool:
+def _onednn() -> object:
+    """Return torch's operator for oneDNN's product with plain weights, None where torch has none that works."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
+        return None
     try:
-        found = torch.ops.mkldnn._linear_pointwise(torch.ones(8, 4), torch.ones(2, 4), None, "none", [], "")
+        operator = torch.ops.mkldnn._linear_pointwise.default
+        found = operator(torch.ones(8, 4), torch.ones(2, 4), None, "none", [], "")
     except (AttributeError, RuntimeError, NotImplementedError):
-        return False
-    return bool((found == 4).all())
+        return None
+    return operator if bool((found == 4).all()) else None
 
 
-_ONEDNN = _has_onednn()
+_ONEDNN = _onednn()
 
 
-def fast_product(linear: torch.nn.Linear, values: torch.Tensor) -> torch.Tensor:
-    """Return what the layer returns, but for rounding, by the fastest routine where no gradients are recorded.
+def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return what torch's `linear` returns, but for rounding, by the fastest routine where no gradients are recorded.
 
-    Other dtypes and devices than float32 on the CPU are left to the layer's own routine.
+    Other dtypes and devices than float32 on the CPU are left to `linear`.
     """
-    weight: torch.Tensor = linear.weight
-    bias: torch.Tensor | None = linear.bias
     if (
-        values.dtype != torch.float32
-        or weight.dtype != torch.float32
-        or weight.device.type != "cpu"
+        values.dtype is not torch.float32
+        or weight.dtype is not torch.float32
+        or not weight.is_cpu
         or torch.is_grad_enabled()
     ):
         return torch.nn.functional.linear(values, weight, bias)
     outputs, inputs = weight.shape
     rows = values.numel() // max(1, inputs)
-    if rows > FEW_ROWS and _ONEDNN:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(values, weight, bias, "none", [], "")
-        return product
-    if rows == 1:
+    made: torch.Tensor
+    if rows > FEW_ROWS and weight.numel() >= _ONEDNN_WEIGHTS and callable(_ONEDNN):
+        try:
+            if not _LANES // 2 < rows <= MOST_LANES or -rows % _LANES > _MOST_EMPTY_LANES:
+                made = _ONEDNN(values, weight, bias, "none", [], "")
+                return made
+            # Contiguous, because a model's code may view the result in another shape.
+            made = _ONEDNN(weight, values.reshape(rows, inputs), None, "none", [], "").t().contiguous()
+        except RuntimeError:
+            # "could not create a primitive" is all that oneDNN says where memory ran out. The layer's own routine
+            # either still fits or says so in words that the out-of-memory retry knows.
+            return torch.nn.functional.linear(values, weight, bias)
+    elif rows == 1:
         threads = torch.get_num_threads()
         if threads == 1 or outputs % threads or weight.numel() < _DIVIDED_WEIGHTS or not weight.is_contiguous():
             return torch.nn.functional.linear(values, weight, bias)
         blocks = weight.view(threads, outputs // threads, inputs)
         # Transposed, not reshaped: with other strides of a single column bmm takes a routine that is six times slower.
-        product = torch.bmm(blocks, values.reshape(1, inputs).t().expand(threads, inputs, 1))
+        made = torch.bmm(blocks, values.reshape(1, inputs).t().expand(threads, inputs, 1))
     elif 1 < rows <= FEW_ROWS:
-        # Contiguous, because a model's code may view the result in another shape.
-        product = torch.mm(weight, values.reshape(rows, inputs).t()).t().contiguous()
+        made = torch.mm(weight, values.reshape(rows, inputs).t()).t().contiguous()
     else:
         return torch.nn.functional.linear(values, weight, bias)
-    product = product.view(*values.shape[:-1], outputs)
-    return product if bias is None else product.add_(bias)
+    made = made.view(*values.shape[:-1], outputs)
+    return made if bias is None else made.add_(bias)
