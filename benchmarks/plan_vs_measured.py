@@ -73,7 +73,7 @@ HELD_OUT: dict[str, Settings] = {
 
 _UPDATE = {
     "reward.model": None, "search.strategy": "best_of_n", "memory.prompt_tokens": 64, "train.questions": 2,
-    "train.gradient_checkpointing": False,
+    "train.gradient_checkpointing": False, "train.sharing": "off",
 }  # fmt: skip
 _SEEDLING = {**_UPDATE, "search.total_tokens": 192, "search.width": 16, "train.micro_batch_tokens": 4096}
 _SMOLLM2 = {
@@ -143,16 +143,17 @@ def planned_search(settings: Settings) -> int:
 def planned_update(settings: Settings, *, predict: bool) -> int:
     """Return what an update alone is planned to hold: by formulas, or predicted where it can be.
 
-    What the heap keeps of blocks that a rollout before it has freed is left out: here no rollout comes before it.
+    What the heap may keep of freed blocks is left out: here they are returned at once.
     """
     from palmette.config import load_config
+    from palmette.planner.lines import HEAP
     from palmette.planner.predict import predicted_lines
     from palmette.planner.run_plan import plan_run
 
     config = load_config(None, {**settings, "memory.devices": "cpu:24GiB"})
     _, plan = plan_run(config, train=True, predicted=predicted_lines(config)[0] if predict else None)
     update = next(phase for phase in plan.devices[0].phases if phase.name == "update")
-    return update.bytes - sum(line.bytes for line in update.lines if line.holder == "heap")
+    return sum(line.bytes for line in update.lines if line.holder != HEAP)
 
 
 def measure(flag: str, settings: Settings) -> int:
