@@ -1,0 +1,1 @@
+"""How the shipped models of the task `words` were trained."""
