@@ -149,6 +149,18 @@ def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
     assert all(event.numbers["steps"] == 0 for event in events if isinstance(event, UpdateDone))
 
 
+def test_a_run_that_goes_on_with_another_reward_file_tells_it(tmp_path: Path) -> None:
+    rewards = tmp_path / "mine.py"
+    rewards.write_text("def short(solution):\n    return -len(solution)\n")
+    config = config_of(train__rewards={f"{rewards}:short": 1.0}, train__updates=1)
+    trained(config, tmp_path / "run")
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert not [note for note in run.notes if "reward" in note]
+    rewards.write_text("def short(solution):\n    return -2 * len(solution)\n")
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert [note for note in run.notes if "mine.py:short has changed since update 1: updates from here" in note]
+
+
 def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
     seen = trained(config_of(train__updates=1, search__total_tokens=5), tmp_path / "run")
     assert ["100% of the responses were cut" in event.text for event in seen if isinstance(event, Noticed)] == [True]

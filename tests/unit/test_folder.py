@@ -198,6 +198,24 @@ def test_paths_of_a_config_hold_in_any_working_directory(tmp_path: Path, monkeyp
     assert (config.policy.model, config.reward.adapter) == ("seedling", "gone")
 
 
+def test_rewards_test_task_and_critic_of_a_training_run_hold_in_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests.jsonl").touch()
+    (tmp_path / "critic").mkdir()
+    (tmp_path / "head").mkdir()  # A folder of that name does not take the place of the value head.
+    rewards = {"mine.py:right": 1.0, "judge": 0.5, "package.module:own": 2.0}
+    train = {"train.rewards": rewards, "train.eval_task": "tests.jsonl", "train.critic": "critic"}
+    config = anchored(load_config(None, train)).train
+    assert config.rewards == {f"{tmp_path}/mine.py:right": 1.0, "judge": 0.5, "package.module:own": 2.0}
+    assert (config.eval_task, config.critic) == (f"{tmp_path}/tests.jsonl", f"{tmp_path}/critic")
+    others = anchored(load_config(None, {"train.eval_task": "ladder"})).train
+    assert (others.eval_task, others.critic) == ("ladder", "head")
+    with pytest.raises(ConfigError, match=r"train.rewards names .*/mine.py:right twice: give it one weight"):
+        anchored(load_config(None, {"train.rewards": {"mine.py:right": 1.0, "./mine.py:right": 1.0}}))
+
+
 def test_a_folder_named_like_a_task_or_a_part_does_not_take_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

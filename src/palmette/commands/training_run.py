@@ -29,7 +29,7 @@ def config_of(
     if resume is not None:
         if file is not None:
             raise ConfigError(f"--resume continues a run with the config it has: leave {file} out")
-        recorded = complete(run_config(resume))
+        recorded = complete(anchored(run_config(resume)))
         config = complete(anchored(load_config(recorded, overrides))) if overrides else recorded
         check_same_run(resume, recorded, config)
         return config, resume
@@ -37,7 +37,7 @@ def config_of(
     if config.out is not None and (Path(config.out) / FILE_NAME).exists():
         folder = Path(config.out)
         config = complete(anchored(config))
-        check_same_run(folder, complete(run_config(folder)), config)
+        check_same_run(folder, complete(anchored(run_config(folder))), config)
         return config, folder
     return config, None
 

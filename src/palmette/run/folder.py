@@ -102,11 +102,33 @@ def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
     for table, key in (("task", "name"), ("embedder", "model"), *product(("policy", "reward"), ("model", "adapter"))):
         name = values[table][key]
         if name and _may_be_path(table, key, name) and os.path.exists(os.path.expanduser(name)):
-            values[table][key] = os.path.abspath(os.path.expanduser(name))
+            values[table][key] = _absolute(name)
     for table in ("sft", "prm"):
         if values[table]["data"]:
-            values[table]["data"] = os.path.abspath(os.path.expanduser(values[table]["data"]))
+            values[table]["data"] = _absolute(values[table]["data"])
+    train = values["train"]
+    if train["eval_task"] and source_of(train["eval_task"]) == FILE_SOURCE:
+        train["eval_task"] = _absolute(train["eval_task"])
+    if train["critic"] not in ("head", *ENTRIES) and os.path.exists(os.path.expanduser(train["critic"])):
+        train["critic"] = _absolute(train["critic"])
+    train["rewards"] = _anchored_rewards(train["rewards"])
     return check_config(values, {}, "config", strategies=strategies)
+
+
+def _anchored_rewards(rewards: dict[str, float]) -> dict[str, float]:
+    """Return rewards with `file.py:name` made absolute; raise ConfigError where two names stand for one function."""
+    anchored: dict[str, float] = {}
+    for name, weight in rewards.items():
+        path, _, function = name.rpartition(":")
+        whole = f"{_absolute(path)}:{function}" if path.endswith(".py") else name
+        if whole in anchored:
+            raise ConfigError(f"train.rewards names {one_line(whole, 200)} twice: give it one weight")
+        anchored[whole] = weight
+    return anchored
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _may_be_path(table: str, key: str, name: str) -> bool:

@@ -1,5 +1,6 @@
 """The reward of each response: a weighted sum of the judge's, a reward model's and functions of the user's own."""
 
+import hashlib
 import importlib.util
 import queue
 import statistics
@@ -57,6 +58,8 @@ class Rewards:
     def __init__(self, weights: Mapping[str, float], *, seconds: float, on_error: Literal["stop", "skip"]) -> None:
         self._weights = dict(weights)
         self._functions = {name: find_reward(name) for name in weights if name not in BUILT_IN}
+        self.digests = {name: _digest_of(function) for name, function in self._functions.items()}
+        """A hash of the file that each function stands in, by name; empty where there is no file."""
         self._seconds = seconds
         self._stops = on_error == "stop"
 
@@ -169,7 +172,7 @@ def find_reward(name: str) -> Callable[..., Any]:
     """
     path, _, attribute = name.rpartition(":")
     if path.endswith(".py") and attribute:
-        found = _from_file(Path(path), attribute, name)
+        found = _from_file(Path(path).expanduser(), attribute, name)
     elif registry.is_reference(name):
         found = registry.find_reference("reward", name)
     else:
@@ -182,6 +185,15 @@ def find_reward(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"train.rewards: {one_line(name, 80)} is {shown(found)}, not a function")
     return found  # type: ignore[no-any-return]  # Checked just now.
+
+
+def _digest_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None) or type(function).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    except OSError:
+        return ""
 
 
 def _from_file(path: Path, attribute: str, name: str) -> Any:
