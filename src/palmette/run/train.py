@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from palmette import registry
 from palmette.config import load_config
-from palmette.errors import ConfigError
+from palmette.errors import ConfigError, RunError
 from palmette.events import Evaluated, Event, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
@@ -28,7 +28,7 @@ from palmette.train.loop import Progress, Shown, TrainingParts, next_update, tra
 from palmette.train.rewards.rewards import Rewards
 from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCredit
 from palmette.train.rollout.order import QuestionOrder
-from palmette.train.rollout.split import training_data
+from palmette.train.rollout.split import digest_of, training_data
 from palmette.train.samples import Sample
 from palmette.units import one_line
 
@@ -87,6 +87,9 @@ class TrainingRun(LearningRun):
                 f"cannot be asked and {len(askable.questions)} are left: lower it, or raise train.prompt_tokens"
             )
         self._questions = askable.questions
+        self._questions_digest = digest_of(askable.questions)
+        if checkpoint is not None:
+            self._check_same_questions(checkpoint)
         self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
         self._evaluations: tuple[Rollouts, Task] | None = None
         if self.data.test is not None:
@@ -104,6 +107,15 @@ class TrainingRun(LearningRun):
         if askable.skipped:
             reason = f"the first because {askable.skipped[0]}"
             self.notes.append(f"{len(askable.skipped)} {kind} cannot be asked and are left out, {reason}")
+
+    def _check_same_questions(self, checkpoint: Checkpoint) -> None:
+        """Raise RunError where the run would go on with other questions: its position in their order would be wrong."""
+        if checkpoint.state.get("questions", self._questions_digest) != self._questions_digest:
+            raise RunError(
+                f"{self.folder} was started with other questions to train on than there are now: {self.config.task.name} "
+                f"has changed, or what is left out of it for tests or for its length. Give it the same questions, or "
+                f"another --out"
+            )
 
     def _tell_changed_rewards(self, checkpoint: Checkpoint) -> None:
         before = checkpoint.state.get("rewards", {})
@@ -164,7 +176,9 @@ class TrainingRun(LearningRun):
         return self._update(samples, 0.0, on_policy)
 
     def _checkpoint(self, progress: Progress, metric: float | None) -> Event:
-        return self._write_checkpoint(progress, metric, {"rewards": self._rewards.digests})
+        return self._write_checkpoint(
+            progress, metric, {"questions": self._questions_digest, "rewards": self._rewards.digests}
+        )
 
     def _evaluate(self, update: int) -> Evaluated:
         """Search the test questions with the policy as it is; always with the same seed."""
