@@ -16,7 +16,7 @@ from palmette.train.rollout.responses import Response
 pytestmark = pytest.mark.unit
 
 FUNCTIONS = """
-import asyncio, time
+import asyncio, sys, time
 
 def trl(prompts, completions, level, **kwargs):
     assert prompts[0][0]["role"] == "user" and kwargs["completion_ids"] == [[7, 8], [7]]
@@ -60,6 +60,17 @@ async def hangs_on_one(solution):
 
 def own(solution, reference):
     return solution == reference
+
+def exits(solution):
+    sys.exit(0)
+
+def trl_exits(completions):
+    sys.exit("enough")
+
+async def exits_on_one(solution):
+    if solution == "55":
+        sys.exit()
+    return 1.0
 
 def raises(solution):
     raise ZeroDivisionError("no luck")
@@ -158,6 +169,18 @@ def test_a_reward_that_fails_stops_the_run_with_the_response_shown(file: str, na
     with pytest.raises(RunError, match=told) as raised:
         rewards({f"{file}:{name}": 1.0}).of(responses())
     assert "The response: '4'" in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "told"), [("exits", "SystemExit: 0"), ("trl_exits", "SystemExit: enough")])
+def test_a_reward_that_ends_the_process_has_failed(file: str, name: str, told: str) -> None:
+    with pytest.raises(RunError, match=f"failed on question q: RuntimeError: it raised {told}"):
+        rewards({f"{file}:{name}": 1.0}).of(responses())
+    assert rewards({f"{file}:{name}": 1.0}, on_error="skip").of(responses()).failed == 2
+
+
+def test_an_async_reward_that_ends_the_process_has_failed_for_that_response_alone(file: str) -> None:
+    found = rewards({f"{file}:exits_on_one": 1.0}, on_error="skip").of(responses())
+    assert (found.totals, found.failed) == ([1.0, None], 1)
 
 
 def test_a_reward_that_takes_too_long_stops_the_run(file: str) -> None:

@@ -16,7 +16,15 @@ from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.own_parts import finite_number, shown
 from palmette.score.judges.gym import gym_points
-from palmette.train.rewards.signature import Logged, TrainerState, call_batch, call_each, convention_of, is_async
+from palmette.train.rewards.signature import (
+    Logged,
+    TrainerState,
+    as_failure,
+    call_batch,
+    call_each,
+    convention_of,
+    is_async,
+)
 from palmette.train.rollout.responses import Response
 from palmette.units import describe_error, nearest, one_line
 
@@ -145,7 +153,7 @@ def _told(name: str, response: Response, error: Exception, seconds: float) -> st
 def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Exception:
     """Return what `work` returns, or its exception, or TimeoutError after `seconds`.
 
-    Work that hangs ends with the process. Raises what is no Exception: an interrupt.
+    Work that hangs ends with the process. Raises an interrupt.
     """
     done: queue.Queue[list[Any] | BaseException] = queue.Queue()
 
@@ -160,9 +168,7 @@ def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Except
         returned = done.get(timeout=seconds)
     except queue.Empty:
         return TimeoutError()
-    if isinstance(returned, BaseException) and not isinstance(returned, Exception):
-        raise returned
-    return returned
+    return as_failure(returned) if isinstance(returned, BaseException) else returned
 
 
 def find_reward(name: str) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from palmette import registry
 from palmette.own_parts import finite_number
 from palmette.train.rollout.responses import Response
+from palmette.units import describe_error
 
 Convention = Literal["trl", "verl", "palmette"]
 
@@ -88,9 +89,15 @@ def call_each(function: Callable[..., Any], responses: Sequence[Response], secon
     """
     arguments = _verl_arguments if convention_of(function) == "verl" else _own_arguments
 
+    async def called(response: Response) -> Any:
+        try:
+            return await registry.call_by_name(function, **arguments(response))
+        except SystemExit as error:  # It would end the loop, and with it the calls for all other responses.
+            raise as_failure(error) from error
+
     async def one(response: Response) -> Any:
         try:
-            return await asyncio.wait_for(registry.call_by_name(function, **arguments(response)), seconds)
+            return await asyncio.wait_for(called(response), seconds)
         except asyncio.TimeoutError:  # Not Python's own before 3.11.
             raise TimeoutError from None
 
@@ -102,6 +109,18 @@ def call_each(function: Callable[..., Any], responses: Sequence[Response], secon
     else:
         returned = [registry.call_by_name(function, **arguments(response)) for response in responses]
     return [_score(value, logged) for value in returned]
+
+
+def as_failure(error: BaseException) -> Exception:
+    """Return what a function raised as an Exception: `sys.exit` in a reward must not end the run as if all was well.
+
+    Raises the error itself if it is an interrupt.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return RuntimeError(f"it raised {describe_error(error)}")
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
