@@ -58,6 +58,36 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path,
     assert "update-00000002" in found.damaged[0]
 
 
+def test_a_damaged_checkpoint_is_not_counted_as_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    for update, metric in ((10, 0.1), (20, None), (30, 0.9)):
+        save(store, update, metric)
+    assert store.updates() == [20, 30]
+    store = CheckpointStore(tmp_path, keep=2)
+    (tmp_path / "update-00000030" / "config.json").write_text("damaged")
+    found = store.newest().checkpoint
+    assert found is not None
+    assert (found.update, store.last()) == (20, tmp_path / "update-00000020")
+    # 30 has the best metric, and is damaged: it goes with the first checkpoint after it.
+    save(store, 25)
+    assert store.updates() == [20, 25, 30]
+    save(store, 35)
+    assert store.updates() == [25, 35]
+    assert store.last() == tmp_path / "update-00000035"
+
+
+def test_a_damaged_checkpoint_that_is_written_again_is_sound(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    save(store, 1)
+    (save(store, 2) / "config.json").write_text("damaged")
+    assert store.newest().damaged != []
+    save(store, 2, 0.5)
+    assert (store.newest().damaged, store.last()) == ([], tmp_path / "update-00000002")
+    save(store, 3)
+    save(store, 4)
+    assert store.updates() == [2, 3, 4]
+
+
 def test_what_a_killed_process_left_half_is_removed(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=2)
     save(store, 1)

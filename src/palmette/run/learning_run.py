@@ -122,9 +122,8 @@ class LearningRun(ABC):
         self._tell(event)
 
     def last_checkpoint(self) -> Path | None:
-        """Return the folder of the last checkpoint."""
-        updates = self._store.updates()
-        return self._store.path(updates[-1]) if updates else None
+        """Return the folder of the last sound checkpoint."""
+        return self._store.last()
 
     def _learning_rate(self, update: int) -> float:
         train = self.config.train

@@ -52,6 +52,8 @@ class CheckpointStore:
     def __init__(self, folder: Path, *, keep: int) -> None:
         self._folder = folder
         self._keep = keep
+        self._damaged: set[int] = set()
+        """Checkpoints that were found damaged and not yet written again: they are not counted as kept."""
 
     def newest(self) -> Found:
         """Return the newest checkpoint whose files are all as written. What a killed process left half is removed."""
@@ -63,6 +65,7 @@ class CheckpointStore:
                 return Found(self.read(update), damaged)
             except RunError as error:
                 damaged.append(str(error))
+                self._damaged.add(update)
         return Found(None, damaged)
 
     def read(self, update: int) -> Checkpoint:
@@ -75,6 +78,14 @@ class CheckpointStore:
         """Return the updates after which there is a checkpoint, sound or not, in order."""
         names = [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
         return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
+
+    def last(self) -> Path | None:
+        """Return the folder of the last checkpoint that was not found damaged."""
+        sound = self._sound()
+        return self.path(sound[-1]) if sound else None
+
+    def _sound(self) -> list[int]:
+        return [update for update in self.updates() if update not in self._damaged]
 
     def save(
         self,
@@ -106,15 +117,17 @@ class CheckpointStore:
         except Exception as error:
             shutil.rmtree(aside, ignore_errors=True)
             raise RunError(self._told(update, error)) from error
-        self._remove_old()
+        self._damaged.discard(update)
+        self._remove_old(update)
         return final
 
-    def _remove_old(self) -> None:
-        updates = self.updates()
-        metrics = {update: metric for update in updates if (metric := self._metric(update)) is not None}
+    def _remove_old(self, saved: int) -> None:
+        """Remove what is older than the checkpoint just saved and not to be kept, damaged ones among it."""
+        sound = self._sound()
+        metrics = {update: metric for update in sound if (metric := self._metric(update)) is not None}
         best = max(metrics, key=lambda update: (metrics[update], -update), default=None)
-        for update in updates[: -self._keep]:
-            if update != best:
+        for update in self.updates():
+            if update < saved and update != best and update not in sound[-self._keep :]:
                 shutil.rmtree(self.path(update), ignore_errors=True)
 
     def _metric(self, update: int) -> float | None:
@@ -129,8 +142,8 @@ class CheckpointStore:
         return self._folder / f"update-{update:08d}"
 
     def _told(self, update: int, error: Exception) -> str:
-        kept = self.updates()
-        last = f"the last good one is {self.path(kept[-1])}" if kept else "there is none before it"
+        kept = self.last()
+        last = f"the last good one is {kept}" if kept else "there is none before it"
         free = format_bytes(shutil.disk_usage(self._folder.parent if not self._folder.exists() else self._folder).free)
         return (
             f"the checkpoint after update {update} cannot be written to {self._folder} ({free} free): "
