@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,36 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     found: Any = store.newest().checkpoint
     assert found.update == 1
     assert sorted(os.listdir(tmp_path)) == ["update-00000001"]
+
+
+def test_a_checkpoint_of_another_run_or_another_update_is_not_read(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "mine", keep=4, run="a")
+    save(store, 1)
+    shutil.copytree(save(store, 2), store.path(4))
+    shutil.copytree(save(CheckpointStore(tmp_path / "other", keep=4, run="b"), 3), store.path(3))
+    found = store.newest()
+    assert found.checkpoint is not None
+    assert found.checkpoint.update == 2
+    assert found.damaged == [
+        f"{store.path(4)}: was written after update 2", f"{store.path(3)}: was written by another run",
+    ]  # fmt: skip
+
+
+def test_checkpoints_of_a_run_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, keep=2), 1)
+    assert CheckpointStore(tmp_path, keep=2).newest().checkpoint is not None
+
+
+@pytest.mark.parametrize("listed", [{}, {"config.json"}, {TRAINING_FILE}])
+def test_a_manifest_has_to_list_every_file_that_is_read(tmp_path: Path, listed: set[str]) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    manifest = save(store, 1) / "manifest.json"
+    values = json.loads(manifest.read_text())
+    files = {name: entry for name, entry in values["files"].items() if name in listed}
+    manifest.write_text(json.dumps({**values, "files": files}))
+    found = store.newest()
+    assert found.checkpoint is None
+    assert "damaged: manifest.json does not list" in found.damaged[0]
 
 
 def test_a_checkpoint_of_a_newer_format_is_not_read(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What all training runs have: a folder with events and checkpoints, a meter, a guard, a learning rate."""
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palmette import __version__
-from palmette.event_log import EventLog
+from palmette.event_log import EventLog, read_events
 from palmette.events import CheckpointWritten, Event, RunStarted
 from palmette.memory.device import limit_device_memory
 from palmette.memory.guard import RunPieces, guard_with_meter, run_whole
@@ -69,13 +70,17 @@ class LearningRun(ABC):
         """Lock the folder for this process; the first event of a new run is its config."""
         self._log = self._stack.enter_context(EventLog(self.folder))
         if self._log.is_empty:
-            self._log.write(RunStarted(__version__, recorded_values(self.config)))
+            self._log.write(RunStarted(__version__, recorded_values(self.config), secrets.token_hex(8)))
+        first = next(read_events(self.folder))
+        self._run = first.run if isinstance(first, RunStarted) else ""
 
     def _begin(self, planned: PlannedMemory) -> None:
         """Find the folder's last sound checkpoint, load the model and begin to meter."""
         config = self.config
         self._returns_blocks = planned.returns_blocks
-        self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints)
+        self._store = CheckpointStore(
+            self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints, run=self._run
+        )
         found = self._store.newest()
         self.notes += [f"not used: {told}" for told in found.damaged]
         meter = Meter(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.errors import RunError
 from palmette.train.checkpoints.manifest import read_manifest, sync_folder, write_manifest
-from palmette.units import describe_error, format_bytes
+from palmette.units import describe_error, format_bytes, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -47,11 +47,15 @@ class Found:
 
 
 class CheckpointStore:
-    """Keeps the last `keep` checkpoints of a run, and the one with the highest metric."""
+    """Keeps the last `keep` checkpoints of a run, and the one with the highest metric.
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
+    With `run`, which tells a run from every other one, checkpoints of other runs are not read.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, run: str = "") -> None:
         self._folder = folder
         self._keep = keep
+        self._run = run
         self._damaged: set[int] = set()
         """Checkpoints that were found damaged and not yet written again: they are not counted as kept."""
 
@@ -69,9 +73,13 @@ class CheckpointStore:
         return Found(None, damaged)
 
     def read(self, update: int) -> Checkpoint:
-        """Return the checkpoint after so many updates. Raises RunError if it is damaged."""
+        """Return the checkpoint after so many updates. Raises RunError if it is damaged, or not that of this run."""
         folder = self.path(update)
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder, needs=TRAINING_FILE)
+        if manifest.get("update") != update:
+            raise RunError(f"{folder}: was written after update {one_line(str(manifest.get('update')), 80)}")
+        if self._run and manifest.get("run") != self._run:
+            raise RunError(f"{folder}: was written by another run")
         return Checkpoint(folder, update, _state(folder / TRAINING_FILE), manifest.get("metric"))
 
     def updates(self) -> list[int]:
@@ -108,7 +116,7 @@ class CheckpointStore:
             aside.mkdir(parents=True)
             write_model(aside)
             save_file(dict(tensors), aside / TRAINING_FILE, {"state": json.dumps(state)})
-            write_manifest(aside, update=update, metric=metric)
+            write_manifest(aside, update=update, metric=metric, run=self._run)
             if final.exists():
                 shutil.rmtree(final)
             os.rename(aside, final)
