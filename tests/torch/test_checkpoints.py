@@ -151,3 +151,31 @@ def test_a_checkpoint_of_a_newer_format_is_not_read(tmp_path: Path) -> None:
     values = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**values, "format": 2}))
     assert store.newest().damaged == [f"{manifest.parent}: written in format 2, this version reads format 1"]
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "link", "file", "half-written link"])
+def test_what_is_no_folder_in_the_place_of_a_checkpoint_is_told_and_replaced(tmp_path: Path, kind: str) -> None:
+    store = CheckpointStore(tmp_path / "kept", keep=2)
+    save(store, 1)
+    place = tmp_path / "kept" / (".update-00000002" if kind == "half-written link" else "update-00000002")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.txt").write_text("not to be removed")
+    if kind == "file":
+        place.write_text("")
+    else:
+        place.symlink_to(tmp_path / ("gone" if kind == "dangling link" else "elsewhere"))
+    found = store.newest()
+    assert found.checkpoint is not None
+    assert found.checkpoint.update == 1
+    save(store, 2)
+    save(store, 3)
+    assert sorted(os.listdir(tmp_path / "kept")) == ["update-00000002", "update-00000003"]
+    assert (tmp_path / "elsewhere" / "mine.txt").exists()
+
+
+def test_a_folder_of_checkpoints_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    (tmp_path / "kept").symlink_to(tmp_path / "gone")
+    store = CheckpointStore(tmp_path / "kept", keep=2)
+    assert store.newest().checkpoint is None
+    with pytest.raises(RunError, match="the checkpoint after update 1 cannot be written to .*kept"):
+        save(store, 1)

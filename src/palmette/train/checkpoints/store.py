@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ class CheckpointStore:
         """Return the newest checkpoint whose files are all as written. What a killed process left half is removed."""
         damaged: list[str] = []
         for left in self._folder.glob(".update-*"):
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
         for update in reversed(self.updates()):
             try:
                 return Found(self.read(update), damaged)
@@ -112,18 +113,17 @@ class CheckpointStore:
 
         final, aside = self.path(update), self._folder / f".update-{update:08d}"
         try:
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove(aside)
             aside.mkdir(parents=True)
             write_model(aside)
             save_file(dict(tensors), aside / TRAINING_FILE, {"state": json.dumps(state)})
             write_manifest(aside, update=update, metric=metric, run=self._run)
-            if final.exists():
-                shutil.rmtree(final)
+            _remove(final)
             os.rename(aside, final)
             sync_folder(self._folder)
         # On a full disk Python raises OSError, safetensors a SafetensorError, tokenizers a plain Exception.
         except Exception as error:
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove(aside)
             raise RunError(self._told(update, error)) from error
         self._damaged.discard(update)
         self._remove_old(update)
@@ -136,7 +136,7 @@ class CheckpointStore:
         best = max(metrics, key=lambda update: (metrics[update], -update), default=None)
         for update in self.updates():
             if update < saved and update != best and update not in sound[-self._keep :]:
-                shutil.rmtree(self.path(update), ignore_errors=True)
+                _remove(self.path(update))
 
     def _metric(self, update: int) -> float | None:
         try:
@@ -157,6 +157,15 @@ class CheckpointStore:
             f"the checkpoint after update {update} cannot be written to {self._folder} ({free} free): "
             f"{describe_error(error)}; {last}. Make room and start the same command again"
         )
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder with all it holds, a file, or a link and not what it leads to. What cannot be removed stays."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _state(path: Path) -> dict[str, Any]:
