@@ -79,7 +79,10 @@ def nan(solution):
     return float("nan")
 
 def slow(solution):
+    called.append(solution)
     time.sleep(30)
+
+called = []
 
 def too_few(completions):
     return [1.0]
@@ -186,6 +189,7 @@ def test_an_async_reward_that_ends_the_process_has_failed_for_that_response_alon
 def test_a_reward_that_takes_too_long_stops_the_run(file: str) -> None:
     with pytest.raises(RunError, match=r"longer than train.reward_seconds 0.05"):
         rewards({f"{file}:slow": 1.0}, seconds=0.05).of(responses())
+    assert sys.modules["palmette_reward_my_rewards"].called == ["4"]  # The second response is not waited for.
 
 
 def test_failures_are_left_out_and_counted_where_the_config_says_so(file: str) -> None:

@@ -6,7 +6,7 @@ import queue
 import statistics
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -103,27 +103,32 @@ class Rewards:
         self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
     ) -> tuple[list[float | None], int]:
         """Return a function's rewards, and for how many responses it failed."""
-        function, seconds = self._functions[name], self._seconds
-        if convention_of(function) == "trl":
-            returned = _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
-        elif is_async(function):
-            # Each call has its own limit; this one is for a function that blocks where it should wait.
-            every = seconds * max(1, len(responses))
-            returned = _each(_within(every, partial(call_each, function, responses, seconds, logged)), len(responses))
-        else:
-            single = [partial(call_each, function, [response], seconds, logged) for response in responses]
-            returned = [_each(_within(seconds, work), 1)[0] for work in single]
         rewards: list[float | None] = []
         failed = 0
-        for response, value in zip(responses, returned, strict=True):
+        for response, value in zip(responses, self._returned(name, responses, state, logged), strict=True):
             try:
                 rewards.append(_reward(value))
             except Exception as error:
                 if self._stops:
-                    raise RunError(_told(name, response, error, seconds)) from error
+                    raise RunError(_told(name, response, error, self._seconds)) from error
                 rewards.append(None)
                 failed += 1
         return rewards, failed
+
+    def _returned(
+        self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
+    ) -> Iterator[Any]:
+        """Yield what a function returns for each response, or the exception that it raised; call it when asked."""
+        function, seconds = self._functions[name], self._seconds
+        if convention_of(function) == "trl":
+            yield from _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
+        elif is_async(function):
+            # Each call has its own limit; this one is for a function that blocks where it should wait.
+            every = seconds * max(1, len(responses))
+            yield from _each(_within(every, partial(call_each, function, responses, seconds, logged)), len(responses))
+        else:
+            for response in responses:
+                yield from _each(_within(seconds, partial(call_each, function, [response], seconds, logged)), 1)
 
 
 def _each(returned: list[Any] | Exception, count: int) -> list[Any]:
