@@ -58,6 +58,9 @@ async def hangs_on_one(solution):
     await asyncio.sleep(30 if solution == "55" else 0)
     return 1.0
 
+async def blocks_for_ever(solution):
+    time.sleep(30)
+
 def own(solution, reference):
     return solution == reference
 
@@ -190,6 +193,12 @@ def test_a_reward_that_takes_too_long_stops_the_run(file: str) -> None:
     with pytest.raises(RunError, match=r"longer than train.reward_seconds 0.05"):
         rewards({f"{file}:slow": 1.0}, seconds=0.05).of(responses())
     assert sys.modules["palmette_reward_my_rewards"].called == ["4"]  # The second response is not waited for.
+
+
+def test_an_async_reward_that_blocks_has_the_limit_of_one_call_and_not_of_all(file: str) -> None:
+    many = responses() * 10_000  # Together they would have 100 minutes.
+    with pytest.raises(RunError, match=r"longer than train.reward_seconds 0.3"):
+        rewards({f"{file}:blocks_for_ever": 1.0}, seconds=0.3).of(many)
 
 
 def test_failures_are_left_out_and_counted_where_the_config_says_so(file: str) -> None:

@@ -123,9 +123,9 @@ class Rewards:
         if convention_of(function) == "trl":
             yield from _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
         elif is_async(function):
-            # Each call has its own limit; this one is for a function that blocks where it should wait.
-            every = seconds * max(1, len(responses))
-            yield from _each(_within(every, partial(call_each, function, responses, seconds, logged)), len(responses))
+            ended: list[Response] = []
+            work = partial(call_each, function, responses, seconds, logged, ended)
+            yield from _each(_within(seconds, work, ended), len(responses))
         else:
             for response in responses:
                 yield from _each(_within(seconds, partial(call_each, function, [response], seconds, logged)), 1)
@@ -155,10 +155,13 @@ def _told(name: str, response: Response, error: Exception, seconds: float) -> st
     )
 
 
-def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Exception:
-    """Return what `work` returns, or its exception, or TimeoutError after `seconds`.
+def _within(
+    seconds: float, work: Callable[[], list[Any]], ended: Sequence[Response] = ()
+) -> list[Any] | Exception:
+    """Return what `work` returns, or its exception, or TimeoutError after `seconds` in which `ended` did not grow.
 
-    Work that hangs ends with the process. Raises an interrupt.
+    Calls at once have limits of their own; `ended` is for an async function that blocks where it should wait, so that
+    one call runs after the other. Work that hangs ends with the process. Raises an interrupt.
     """
     done: queue.Queue[list[Any] | BaseException] = queue.Queue()
 
@@ -169,10 +172,15 @@ def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Except
             done.put(error)
 
     threading.Thread(target=run, name="palmette-reward", daemon=True).start()
-    try:
-        returned = done.get(timeout=seconds)
-    except queue.Empty:
-        return TimeoutError()
+    before = 0
+    while True:
+        try:
+            returned = done.get(timeout=seconds)
+            break
+        except queue.Empty:
+            if len(ended) == before:
+                return TimeoutError()
+            before = len(ended)
     return as_failure(returned) if isinstance(returned, BaseException) else returned
 
 

@@ -82,10 +82,17 @@ def call_batch(
     return rewards
 
 
-def call_each(function: Callable[..., Any], responses: Sequence[Response], seconds: float, logged: Logged) -> list[Any]:
+def call_each(
+    function: Callable[..., Any],
+    responses: Sequence[Response],
+    seconds: float,
+    logged: Logged,
+    ended: list[Response] | None = None,
+) -> list[Any]:
     """Return what a function in another way returns for each response, or the exception that it raised.
 
-    An async function is called for all responses at once, and each call ends with TimeoutError after `seconds`.
+    An async function is called for all responses at once, and each call ends with TimeoutError after `seconds`. Those
+    whose calls have ended are put into `ended`.
     """
     arguments = _verl_arguments if convention_of(function) == "verl" else _own_arguments
 
@@ -94,6 +101,9 @@ def call_each(function: Callable[..., Any], responses: Sequence[Response], secon
             return await registry.call_by_name(function, **arguments(response))
         except SystemExit as error:  # It would end the loop, and with it the calls for all other responses.
             raise as_failure(error) from error
+        finally:
+            if ended is not None:
+                ended.append(response)
 
     async def one(response: Response) -> Any:
         try:
