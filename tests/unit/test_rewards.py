@@ -61,6 +61,15 @@ async def hangs_on_one(solution):
 async def blocks_for_ever(solution):
     time.sleep(30)
 
+async def verl_without_score(solution_str, ground_truth):
+    return {"acc": 1.0} if solution_str == "55" else {"score": 2.0, "acc": 0.5}
+
+async def verl_nan_metric(solution_str, ground_truth):
+    return {"score": 1.0, "right": 1.0, "pace": float("nan") if solution_str == "55" else 3.0}
+
+def trl_nan_metric(completions, log_metric):
+    log_metric("pace", float("inf"))
+
 def own(solution, reference):
     return solution == reference
 
@@ -136,6 +145,30 @@ def test_functions_of_trl_know_how_far_training_is_and_what_they_log_is_kept(fil
 def test_other_numbers_of_a_table_of_verl_are_kept_as_means(file: str) -> None:
     found = rewards({f"{file}:verl_table": 1.0}).of(responses())
     assert (found.totals, found.metrics) == ([1.0, 1.0], {"acc": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "metrics"),
+    [("verl_without_score", 2.0, {"acc": 0.5}), ("verl_nan_metric", 1.0, {"right": 1.0, "pace": 3.0})],
+)
+def test_a_bad_table_for_one_response_leaves_the_others_their_rewards(
+    file: str, name: str, kept: float, metrics: dict[str, float]
+) -> None:
+    found = rewards({f"{file}:{name}": 1.0}, on_error="skip").of(responses())
+    assert (found.totals, found.failed, found.metrics) == ([kept, None], 1, metrics)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("verl_without_score", r"it returned {'acc': 1.0} \(dict\), a table without score. The response: '55'"),
+        ("verl_nan_metric", r"it logged pace as nan \(float\), which is no finite number. The response: '55'"),
+        ("trl_nan_metric", r"it logged pace as inf \(float\), which is no finite number"),
+    ],
+)
+def test_what_is_wrong_with_a_table_or_a_metric_is_told_by_name(file: str, name: str, told: str) -> None:
+    with pytest.raises(RunError, match=told):
+        rewards({f"{file}:{name}": 1.0}).of(responses())
 
 
 def test_plain_prompts_give_plain_completions(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from palmette import registry
-from palmette.own_parts import finite_number
+from palmette.own_parts import finite_number, shown
 from palmette.train.rollout.responses import Response
-from palmette.units import describe_error
+from palmette.units import describe_error, one_line
 
 Convention = Literal["trl", "verl", "palmette"]
 
@@ -35,7 +35,16 @@ class Logged:
 
     def metric(self, name: str, value: Any) -> None:
         """Take a number; several of one name are averaged. Raises ValueError for what is none."""
-        self.metrics.setdefault(str(name), []).append(finite_number(value))
+        try:
+            number = finite_number(value)
+        except ValueError:
+            raise ValueError(f"it logged {one_line(str(name), 80)} as {shown(value)}, which is no finite number") from None
+        self.metrics.setdefault(str(name), []).append(number)
+
+    def add(self, other: "Logged") -> None:
+        """Take the numbers that another one has."""
+        for name, numbers in other.metrics.items():
+            self.metrics.setdefault(name, []).extend(numbers)
 
 
 def convention_of(function: Callable[..., Any]) -> Convention:
@@ -138,12 +147,22 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def _score(value: Any, logged: Logged) -> Any:
-    """Return the score of a table that verl's functions may return; its other numbers are logged."""
+    """Return the score of a table that verl's functions may return; its other numbers are logged.
+
+    For a table that has none, or a number that cannot be logged, it is the error: other responses keep their scores.
+    """
     if not isinstance(value, Mapping):
         return value
-    for name, number in value.items():
-        if name != "score" and isinstance(number, int | float):
-            logged.metric(name, number)
+    numbers = {name: number for name, number in value.items() if name != "score" and isinstance(number, int | float)}
+    try:
+        if "score" not in value:
+            raise ValueError(f"it returned {shown(dict(value))}, a table without score")
+        own = Logged()
+        for name, number in numbers.items():
+            own.metric(name, number)
+    except ValueError as error:
+        return error
+    logged.add(own)
     return value["score"]
 
 
