@@ -138,6 +138,20 @@ def test_evaluations_ask_test_questions_only(tmp_path: Path) -> None:
     assert [(event.update, event.questions) for event in evaluated] == [(0, 5), (2, 5)]
 
 
+def test_what_rewards_log_is_averaged_over_all_draws_of_an_update(tmp_path: Path) -> None:
+    (tmp_path / "draws.py").write_text(
+        "draws = []\n"
+        "def second(completions, log_metric):\n"
+        "    draws.append(1)\n"
+        "    log_metric('draw', len(draws))\n"
+        "    return [float(place % 2 and len(draws) > 1) for place in range(len(completions))]\n"
+    )
+    rewards = {f"{tmp_path / 'draws.py'}:second": 1.0}
+    config = config_of(train__algorithm="dapo", train__rewards=rewards, train__updates=1)
+    (done,) = (event for event in trained(config, tmp_path / "run") if isinstance(event, UpdateDone))
+    assert (done.numbers["draws"], done.numbers["metric draw"]) == (2, 1.5)
+
+
 def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
     rewards = tmp_path / "same.py"
     rewards.write_text("def same(solution):\n    return 0.5\n")

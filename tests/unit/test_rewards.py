@@ -139,20 +139,20 @@ def test_functions_may_name_solution_and_reference(file: str) -> None:
 
 def test_functions_of_trl_know_how_far_training_is_and_what_they_log_is_kept(file: str) -> None:
     found = rewards({f"{file}:trl_logs": 1.0}).of(responses(), TrainerState(3, 6, 0.5))
-    assert (found.totals, found.metrics, found.columns) == ([0.5, 0.5], {"pace": 3.0}, {"length": ["2", "1"]})
+    assert (found.totals, found.metrics, found.columns) == ([0.5, 0.5], {"pace": [2.0, 4.0]}, {"length": ["2", "1"]})
 
 
-def test_other_numbers_of_a_table_of_verl_are_kept_as_means(file: str) -> None:
+def test_other_numbers_of_a_table_of_verl_are_kept(file: str) -> None:
     found = rewards({f"{file}:verl_table": 1.0}).of(responses())
-    assert (found.totals, found.metrics) == ([1.0, 1.0], {"acc": 0.5})
+    assert (found.totals, found.metrics) == ([1.0, 1.0], {"acc": [True, False]})
 
 
 @pytest.mark.parametrize(
     ("name", "kept", "metrics"),
-    [("verl_without_score", 2.0, {"acc": 0.5}), ("verl_nan_metric", 1.0, {"right": 1.0, "pace": 3.0})],
+    [("verl_without_score", 2.0, {"acc": [0.5]}), ("verl_nan_metric", 1.0, {"right": [1.0], "pace": [3.0]})],
 )
 def test_a_bad_table_for_one_response_leaves_the_others_their_rewards(
-    file: str, name: str, kept: float, metrics: dict[str, float]
+    file: str, name: str, kept: float, metrics: dict[str, list[float]]
 ) -> None:
     found = rewards({f"{file}:{name}": 1.0}, on_error="skip").of(responses())
     assert (found.totals, found.failed, found.metrics) == ([kept, None], 1, metrics)

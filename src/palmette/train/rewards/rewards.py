@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import queue
-import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,14 +43,14 @@ _LONGEST_VALUE = 200
 class Rewarded:
     """The reward of each response, None where no part of the sum applies; and how many calls failed and were left out.
 
-    `parts` has the rewards by name, before their weights. `metrics` are the means of numbers that functions logged,
-    `columns` what they logged of each response.
+    `parts` has the rewards by name, before their weights. `metrics` are the numbers that functions logged, `columns`
+    what they logged of each response.
     """
 
     totals: list[float | None]
     parts: dict[str, list[float | None]]
     failed: int
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -92,7 +91,7 @@ class Rewards:
                 if (reward := rewards[place]) is not None
             ]
             totals.append(sum(weight * reward for weight, reward in told) if told else None)
-        metrics = {one_line(name, 60): statistics.fmean(numbers) for name, numbers in logged.metrics.items()}
+        metrics = {one_line(name, 60): numbers for name, numbers in logged.metrics.items()}
         columns = {
             one_line(name, 60): [one_line(str(value), _LONGEST_VALUE) for value in values]
             for name, values in logged.columns.items()
