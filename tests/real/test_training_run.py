@@ -13,6 +13,7 @@ from palmette.config import load_config
 from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.event_log import read_events
 from palmette.events import Evaluated, Noticed, UpdateDone
+from palmette.run.folder import run_config
 from palmette.run.train import TrainingRun
 from palmette.run.training_checks import check_same_run, check_training
 from palmette.settings import Config
@@ -262,11 +263,28 @@ def test_an_update_whose_every_response_is_cut_and_masked_makes_no_step(tmp_path
 
 def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path) -> None:
     before = config_of()
+    (tmp_path / "checkpoints").mkdir()
     check_same_run(tmp_path, before, config_of(train__updates=9, train__eval_every=2))
+    advised = config_of(train__on_reward_error="skip", train__prompt_tokens=64, task__unaskable="skip")
+    check_same_run(tmp_path, before, advised)
     with pytest.raises(RunError, match=r"was started with train.learning_rate 0.001, and would go on with 0.1"):
         check_same_run(tmp_path, before, config_of(train__learning_rate=0.1))
     with pytest.raises(RunError, match="was started with seed 0"):
         check_same_run(tmp_path, before, config_of(seed=1))
+
+
+def test_a_run_without_an_update_starts_anew_with_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def broken(solution):\n    raise ValueError\n")
+    broken = config_of(train__rewards={f"{tmp_path / 'broken.py'}:broken": 1.0}, train__eval_every=1)
+    with pytest.raises(RunError, match=r"broken.py:broken failed on question"):
+        trained(load_config(broken, {"train.eval_questions": 2}), tmp_path / "run")
+    other = config_of(train__updates=1, search__width=2)
+    check_same_run(tmp_path / "run", broken, other)
+    trained(other, tmp_path / "run")
+    assert run_config(tmp_path / "run").search.width == 2
+    assert not [event for event in read_events(tmp_path / "run") if isinstance(event, Evaluated)]
+    with pytest.raises(RunError, match=r"was started with search.width 2, and would go on with 4"):
+        check_same_run(tmp_path / "run", run_config(tmp_path / "run"), config_of())
 
 
 def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:

@@ -19,10 +19,18 @@ from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
-from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted, WaveDone
+from palmette.events import (
+    Evaluated,
+    OomRetry,
+    QuestionFinished,
+    QuestionStarted,
+    RunStarted,
+    UpdateDone,
+    WaveDone,
+)
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.run.folder import anchored, finished_questions, new_folder, run_config
+from palmette.run.folder import anchored, finished_questions, has_begun, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
@@ -241,6 +249,27 @@ def test_finished_questions_are_known_and_a_task_that_changed_is_refused(tmp_pat
     other = load_task(load_config(None, {"task.questions": 2, "task.prompt": "other {question}"}).task)
     with pytest.raises(RunError, match=f"question {first.id} is no longer what it was; the task has changed"):
         finished_questions(tmp_path, other)
+
+
+def test_a_run_has_begun_when_its_folder_has_more_than_its_config(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        assert not has_begun(tmp_path)
+        log.write(Evaluated(0, 1, 0.5, 0.5, 0.1, 1, 1.0))
+        (tmp_path / "report.html").touch()
+        assert not has_begun(tmp_path)
+        log.write(UpdateDone(1, 4, {}, {}, {}))
+        assert has_begun(tmp_path)
+        log.clear()
+        assert log.is_empty
+        log.write(QuestionStarted("q", "", None, 3, ""))  # A search.
+        assert has_begun(tmp_path)
+        log.clear()
+    (tmp_path / FILE_NAME).write_text("damaged\n")
+    assert has_begun(tmp_path)
+    (tmp_path / FILE_NAME).write_text("")
+    (tmp_path / "checkpoints").mkdir()
+    assert has_begun(tmp_path)
 
 
 def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path) -> None:

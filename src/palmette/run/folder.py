@@ -11,7 +11,16 @@ from palmette import registry
 from palmette.config import check_config, recorded_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, read_events
-from palmette.events import QuestionFinished, QuestionStarted, RunStarted
+from palmette.events import (
+    Evaluated,
+    MemoryTimeline,
+    OomRetry,
+    QuestionFinished,
+    QuestionStarted,
+    Reclaimed,
+    RowsTested,
+    RunStarted,
+)
 from palmette.settings import Config
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import Task
@@ -60,6 +69,17 @@ def run_config(folder: Path, *, imports: bool = True) -> Config:
     if not isinstance(first, RunStarted):
         raise RunError(f"{folder / FILE_NAME}: the first event is not run_started; start the run again in a new folder")
     return recorded_config(first.config, str(folder / FILE_NAME), imports=imports)
+
+
+def has_begun(folder: Path) -> bool:
+    """Tell whether a folder has more of a run than its config: one that has not may start anew with another."""
+    if {path.name for path in folder.iterdir()} - {FILE_NAME, "report.html"}:
+        return True
+    before = RunStarted | Evaluated | RowsTested | MemoryTimeline | Reclaimed | OomRetry
+    try:
+        return not all(isinstance(event, before) for event in read_events(folder))
+    except RunError:
+        return True
 
 
 def recorded_values(config: Config) -> dict[str, Any]:

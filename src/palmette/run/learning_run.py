@@ -18,7 +18,7 @@ from palmette.memory.heap import mapped_blocks
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import PlannedMemory
 from palmette.run.boards import boards
-from palmette.run.folder import recorded_values
+from palmette.run.folder import has_begun, recorded_values
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint, CheckpointStore
 from palmette.train.samples import Sample
@@ -67,8 +67,10 @@ class LearningRun(ABC):
         """Load the model and the state of the run from its last checkpoint."""
 
     def _open(self) -> None:
-        """Lock the folder for this process; the first event of a new run is its config."""
+        """Lock the folder for this process; the first event of a run is the config that it began with."""
         self._log = self._stack.enter_context(EventLog(self.folder))
+        if not has_begun(self.folder):
+            self._log.clear()
         if self._log.is_empty:
             self._log.write(RunStarted(__version__, recorded_values(self.config), secrets.token_hex(8)))
         first = next(read_events(self.folder))
