@@ -90,6 +90,9 @@ def raises(solution):
 def nan(solution):
     return float("nan")
 
+def huge(solution):
+    return 1e308
+
 def slow(solution):
     called.append(solution)
     time.sleep(30)
@@ -162,8 +165,8 @@ def test_a_bad_table_for_one_response_leaves_the_others_their_rewards(
     ("name", "told"),
     [
         ("verl_without_score", r"it returned {'acc': 1.0} \(dict\), a table without score. The response: '55'"),
-        ("verl_nan_metric", r"it logged pace as nan \(float\), which is no finite number. The response: '55'"),
-        ("trl_nan_metric", r"it logged pace as inf \(float\), which is no finite number"),
+        ("verl_nan_metric", r"it logged pace as nan \(float\), and a metric is a finite number up to .*. The response: '55'"),
+        ("trl_nan_metric", r"it logged pace as inf \(float\), and a metric is a finite number up to 1e"),
     ],
 )
 def test_what_is_wrong_with_a_table_or_a_metric_is_told_by_name(file: str, name: str, told: str) -> None:
@@ -191,6 +194,15 @@ def test_several_rewards_are_summed_with_their_weights_and_none_is_left_out(file
     assert found.parts["score"] == [0.25, None]
 
 
+def test_rewards_of_judges_and_weighted_sums_that_overflow_are_told(file: str) -> None:
+    judged = [replace(one, judged=1e308) for one in responses()]
+    with pytest.raises(RunError, match=r"the reward judge failed on question q: .*it returned 1e\+308"):
+        rewards({"judge": 1.0}).of(judged)
+    assert rewards({"judge": 1.0}, on_error="skip").of(judged).totals == [None, None]
+    with pytest.raises(RunError, match=r"the weighted sum of the rewards of question q is 1e\+30, and it may be 1e\+18"):
+        rewards({"judge": 1e30}).of(responses())
+
+
 def test_a_response_that_nothing_rewards_has_no_reward() -> None:
     assert rewards({"score": 1.0}).of(responses()).totals == [0.25, None]
 
@@ -199,7 +211,8 @@ def test_a_response_that_nothing_rewards_has_no_reward() -> None:
     ("name", "told"),
     [
         ("raises", "ZeroDivisionError: no luck"),
-        ("nan", "a reward is a finite number or None"),
+        ("huge", r"it returned 1e\+308 \(float\), and a reward is a finite number up to 1e\+18 or None"),
+        ("nan", "a reward is a finite number up to 1e"),
         ("too_few", "returned 1 rewards for 2 completions"),
         ("trl_logs_too_few", "log_extra got 1 values for 2 completions"),
     ],

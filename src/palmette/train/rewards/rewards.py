@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.own_parts import finite_number, shown
+from palmette.own_parts import shown
 from palmette.score.judges.gym import gym_points
 from palmette.train.rewards.signature import (
+    LARGEST,
     Logged,
     TrainerState,
     as_failure,
@@ -23,6 +24,7 @@ from palmette.train.rewards.signature import (
     call_each,
     convention_of,
     is_async,
+    small_number,
 )
 from palmette.train.rollout.responses import Response
 from palmette.units import describe_error, nearest, one_line
@@ -78,11 +80,8 @@ class Rewards:
         failed, logged = 0, Logged()
         parts: dict[str, list[float | None]] = {}
         for name in self._weights:
-            if name in BUILT_IN:
-                parts[name] = list(map(BUILT_IN[name], responses))
-            else:
-                parts[name], lost = self._called(name, responses, state or TrainerState(), logged)
-                failed += lost
+            parts[name], lost = self._checked(name, responses, state or TrainerState(), logged)
+            failed += lost
         totals: list[float | None] = []
         for place in range(len(responses)):
             told = [
@@ -90,7 +89,7 @@ class Rewards:
                 for name, rewards in parts.items()
                 if (reward := rewards[place]) is not None
             ]
-            totals.append(sum(weight * reward for weight, reward in told) if told else None)
+            totals.append(self._sum(told, responses[place]) if told else None)
         metrics = {one_line(name, 60): numbers for name, numbers in logged.metrics.items()}
         columns = {
             one_line(name, 60): [one_line(str(value), _LONGEST_VALUE) for value in values]
@@ -98,10 +97,19 @@ class Rewards:
         }
         return Rewarded(totals, parts, failed, metrics, columns)
 
-    def _called(
+    def _sum(self, told: Sequence[tuple[float, float]], response: Response) -> float:
+        total = sum(weight * reward for weight, reward in told)
+        if not abs(total) <= LARGEST:
+            raise RunError(
+                f"the weighted sum of the rewards of question {one_line(response.question.id, 80)} is {total:g}, and it "
+                f"may be {LARGEST:g} at the most: lower the weights of train.rewards"
+            )
+        return total
+
+    def _checked(
         self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
     ) -> tuple[list[float | None], int]:
-        """Return a function's rewards, and for how many responses it failed."""
+        """Return the rewards of one name, and for how many responses there is none because it failed."""
         rewards: list[float | None] = []
         failed = 0
         for response, value in zip(responses, self._returned(name, responses, state, logged), strict=True):
@@ -118,6 +126,9 @@ class Rewards:
         self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
     ) -> Iterator[Any]:
         """Yield what a function returns for each response, or the exception that it raised; call it when asked."""
+        if name in BUILT_IN:
+            yield from map(BUILT_IN[name], responses)
+            return
         function, seconds = self._functions[name], self._seconds
         if convention_of(function) == "trl":
             yield from _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
@@ -140,15 +151,15 @@ def _reward(value: Any) -> float | None:
     if isinstance(value, Exception):
         raise value
     try:
-        return finite_number(value)
+        return small_number(value)
     except ValueError:
-        raise ValueError(f"it returned {shown(value)}, and a reward is a finite number or None") from None
+        raise ValueError(f"it returned {shown(value)}, and a reward is a finite number up to {LARGEST:g} or None") from None
 
 
 def _told(name: str, response: Response, error: Exception, seconds: float) -> str:
     cause = f"it took longer than train.reward_seconds {seconds:g}" if isinstance(error, TimeoutError) else None
     return (
-        f"the reward {one_line(name, 80)} failed on question {one_line(response.question.id, 80)}: "
+        f"the reward {one_line(name, 300)} failed on question {one_line(response.question.id, 80)}: "
         f"{cause or describe_error(error)}. The response: {one_line(response.text, 120)!r}. "
         f"train.on_reward_error skip would leave it out"
     )

@@ -17,6 +17,18 @@ _TRL = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra"
 _VERL = {"solution_str", "ground_truth"}
 
 
+LARGEST = 1e18
+"""No reward and no metric is larger: sums and squares of larger ones overflow, in float32 from 3e38 on."""
+
+
+def small_number(value: Any) -> float:
+    """Return a number of any library as a float. Raises ValueError for what is none and for one above `LARGEST`."""
+    number = finite_number(value)
+    if abs(number) > LARGEST:
+        raise ValueError("too large")
+    return number
+
+
 @dataclass(frozen=True)
 class TrainerState:
     """How far training is, under the names that TRL's `trainer_state` has: updates done, updates in all, epochs."""
@@ -36,9 +48,12 @@ class Logged:
     def metric(self, name: str, value: Any) -> None:
         """Take a number; several of one name are averaged. Raises ValueError for what is none."""
         try:
-            number = finite_number(value)
+            number = small_number(value)
         except ValueError:
-            raise ValueError(f"it logged {one_line(str(name), 80)} as {shown(value)}, which is no finite number") from None
+            raise ValueError(
+                f"it logged {one_line(str(name), 80)} as {shown(value)}, and a metric is a finite number up to "
+                f"{LARGEST:g}"
+            ) from None
         self.metrics.setdefault(str(name), []).append(number)
 
     def add(self, other: "Logged") -> None:
