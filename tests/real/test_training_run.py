@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from palmette.commands.training_run import Page
 from palmette.config import load_config
 from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.event_log import read_events
 from palmette.events import Evaluated, Noticed, UpdateDone
-from palmette.run.folder import run_config
+from palmette.run.folder import anchored, run_config
 from palmette.run.train import TrainingRun
 from palmette.run.training_checks import check_same_run, check_training
 from palmette.settings import Config
@@ -192,6 +193,23 @@ def test_a_run_that_goes_on_with_another_reward_file_tells_it(tmp_path: Path) ->
     rewards.write_text("def short(solution):\n    return -2 * len(solution)\n")
     with TrainingRun(config, tmp_path / "run") as run:
         assert [note for note in run.notes if "mine.py:short has changed since update 1: updates from here" in note]
+
+
+def test_a_reward_that_changes_the_working_folder_does_not_move_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "away").mkdir()
+    code = f"import os\ndef moves(solution):\n    os.chdir({str(tmp_path / 'away')!r})\n    return len(solution)\n"
+    (tmp_path / "moves.py").write_text(code)
+    config = config_of(train__updates=2, train__rewards={"moves.py:moves": 1.0}, train__log_to=["tensorboard"])
+    page = Page(Path("run"))
+    trained(anchored(config), Path("run"))
+    page.write()
+    assert not list((tmp_path / "away").iterdir())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "checkpoints", "events.jsonl", "report.html", "tensorboard",
+    ]  # fmt: skip
 
 
 def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:

@@ -83,15 +83,16 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
                 if isinstance(event, Evaluated):
                     page.write_if_cheap()
             last = training.last_checkpoint()
+        trained = folder / last if last is not None else None
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
     if as_json:
-        told = {"run": str(folder), "policy": str(last), "report": str(page.path), **table.summary()}
+        told = {"run": str(folder), "policy": str(trained), "report": str(page.path), **table.summary()}
         print(json.dumps(told, indent=2))
     else:
         print(f"run     {one_line_path(folder)}")
-        if last is not None:
-            print(f"policy  {one_line_path(last)}")
+        if trained is not None:
+            print(f"policy  {one_line_path(trained)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
 

@@ -43,11 +43,11 @@ def config_of(
 
 
 class Page:
-    """The report of a run that goes on."""
+    """The report of a run that goes on. `path` is for messages: relative where the folder was given so."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "report.html"
-        self._folder = folder
+        self._folder = folder.absolute()
         self._written = time.monotonic()
         self._seconds = 0.0
 
@@ -56,7 +56,7 @@ class Page:
         from palmette.report.training.page import write_training_page
 
         begun = time.monotonic()
-        write_training_page([self._folder], self.path)
+        write_training_page([self._folder], self._folder / self.path.name)
         self._written = time.monotonic()
         self._seconds = self._written - begun
 

@@ -45,7 +45,7 @@ class LearningRun(ABC):
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
-        self.folder = folder
+        self.folder = folder.absolute()  # Reward functions may change the working directory.
         self.notes: list[str] = []
         self._stack = ExitStack()
 
@@ -129,8 +129,9 @@ class LearningRun(ABC):
         self._tell(event)
 
     def last_checkpoint(self) -> Path | None:
-        """Return the folder of the last sound checkpoint."""
-        return self._store.last()
+        """Return the folder of the last sound checkpoint, below that of the run."""
+        last = self._store.last()
+        return None if last is None else last.relative_to(self.folder)
 
     def _learning_rate(self, update: int) -> float:
         train = self.config.train
