@@ -269,7 +269,9 @@ def test_prompts_above_the_limit_are_refused_or_left_out_with_a_count(tmp_path: 
 def test_an_update_without_any_reward_makes_no_step_and_is_logged(changed: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("def none(solution):\n    return None\n")
     rewards = {"train.rewards": {f"{tmp_path / 'none.py'}:none": 1.0}, "train.updates": 1, "train.kl_weight": 0.1}
-    (done,) = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    done, notice = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    assert notice.about == "reward"
+    assert "no reward applied to any of the 12 responses" in notice.text
     assert (done.numbers["steps"], done.numbers["samples"], done.numbers["unrewarded"]) == (0, 0, 12)
     assert weights_of(tmp_path / "run", 1) != b""
 

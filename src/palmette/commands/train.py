@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +48,8 @@ def train(
         "memory.devices": devices,
     }
     overrides = flags.overrides_of(given, settings)
-    config, goes_on = config_of(run, overrides, resume, _complete)
+    with redirect_stdout(sys.stderr):  # What is printed where one's own code is imported.
+        config, goes_on = config_of(run, overrides, resume, _complete)
     if dry_run:
         _preview(config)
         return
@@ -72,7 +74,8 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     table = TrainingTable(config.train.updates)
     page = Page(folder)
     try:
-        with TrainingRun(config, folder) as training, table:
+        # What reward functions print goes to stderr: stdout has the result alone, for --json and for scripts.
+        with redirect_stdout(sys.stderr), TrainingRun(config, folder) as training, table:
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
             if goes_on is not None:
