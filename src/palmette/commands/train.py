@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    run: Annotated[Path | None, typer.Argument(help="YAML file of the run.")] = None,
+    run: flags.RunFile = None,
+    config_file: flags.ConfigFile = None,
     policy: flags.Policy = None,
     task: flags.TaskName = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo, dapo, ppo, ..., or package.module:name.")] = None,
@@ -49,7 +50,7 @@ def train(
     }
     overrides = flags.overrides_of(given, settings)
     with redirect_stdout(sys.stderr):  # What is printed where one's own code is imported.
-        config, goes_on = config_of(run, overrides, resume, _complete)
+        config, goes_on = config_of(flags.one_file(run, config_file), overrides, resume, _complete)
     if dry_run:
         _preview(config)
         return
