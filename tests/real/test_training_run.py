@@ -179,7 +179,7 @@ def test_a_run_whose_questions_have_changed_does_not_go_on(change: str, tmp_path
     else:
         rows[3] |= {"answer": "0"} if change == "answer" else {"level": 2}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(RunError, match=r"was started with other questions to train on than there are now: .*rows.jsonl"):
+    with pytest.raises(RunError, match=r"was started with other questions to train on than there are now: .*rows"):
         trained(config, tmp_path / "run")
 
 

@@ -165,7 +165,7 @@ def test_a_bad_table_for_one_response_leaves_the_others_their_rewards(
     ("name", "told"),
     [
         ("verl_without_score", r"it returned {'acc': 1.0} \(dict\), a table without score. The response: '55'"),
-        ("verl_nan_metric", r"it logged pace as nan \(float\), and a metric is a finite number up to .*. The response: '55'"),
+        ("verl_nan_metric", r"it logged pace as nan \(float\), and a metric is a finite number .* The response: '55'"),
         ("trl_nan_metric", r"it logged pace as inf \(float\), and a metric is a finite number up to 1e"),
     ],
 )
@@ -199,7 +199,7 @@ def test_rewards_of_judges_and_weighted_sums_that_overflow_are_told(file: str) -
     with pytest.raises(RunError, match=r"the reward judge failed on question q: .*it returned 1e\+308"):
         rewards({"judge": 1.0}).of(judged)
     assert rewards({"judge": 1.0}, on_error="skip").of(judged).totals == [None, None]
-    with pytest.raises(RunError, match=r"the weighted sum of the rewards of question q is 1e\+30, and it may be 1e\+18"):
+    with pytest.raises(RunError, match=r"the weighted sum of the rewards of question q is 1e\+30, and it may be 1e"):
         rewards({"judge": 1e30}).of(responses())
 
 

@@ -37,7 +37,9 @@ def sft(
         "out": out,
         "memory.devices": devices,
     }
-    config, goes_on = config_of(flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete)
+    config, goes_on = config_of(
+        flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+    )
     train_rows("sft", config, goes_on, as_json=as_json)
 
 

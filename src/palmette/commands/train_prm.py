@@ -39,7 +39,9 @@ def train_prm(
         "out": out,
         "memory.devices": devices,
     }
-    config, goes_on = config_of(flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete)
+    config, goes_on = config_of(
+        flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+    )
     train_rows("prm", config, goes_on, as_json=as_json)
 
 

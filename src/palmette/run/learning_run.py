@@ -80,9 +80,7 @@ class LearningRun(ABC):
         """Find the folder's last sound checkpoint, load the model and begin to meter."""
         config = self.config
         self._returns_blocks = planned.returns_blocks
-        self._store = CheckpointStore(
-            self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints, run=self._run
-        )
+        self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints, run=self._run)
         found = self._store.newest()
         self.notes += [f"not used: {told}" for told in found.damaged]
         meter = Meter(

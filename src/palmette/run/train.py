@@ -112,9 +112,9 @@ class TrainingRun(LearningRun):
         """Raise RunError where the run would go on with other questions: its position in their order would be wrong."""
         if checkpoint.state.get("questions", self._questions_digest) != self._questions_digest:
             raise RunError(
-                f"{self.folder} was started with other questions to train on than there are now: {self.config.task.name} "
-                f"has changed, or what is left out of it for tests or for its length. Give it the same questions, or "
-                f"another --out"
+                f"{self.folder} was started with other questions to train on than there are now: "
+                f"{self.config.task.name} has changed, or what is left out of it for tests or for its length. Give it "
+                f"the same questions, or another --out"
             )
 
     def _tell_changed_rewards(self, checkpoint: Checkpoint) -> None:
@@ -122,8 +122,8 @@ class TrainingRun(LearningRun):
         for name, digest in self._rewards.digests.items():
             if before.get(name, digest) != digest:
                 self.notes.append(
-                    f"the file of the reward {one_line(name, 120)} has changed since update {checkpoint.update}: updates "
-                    f"from here on are rewarded by what it holds now"
+                    f"the file of the reward {one_line(name, 120)} has changed since update {checkpoint.update}: "
+                    f"updates from here on are rewarded by what it holds now"
                 )
 
     def updates(self) -> Iterator[Shown]:

@@ -101,8 +101,8 @@ class Rewards:
         total = sum(weight * reward for weight, reward in told)
         if not abs(total) <= LARGEST:
             raise RunError(
-                f"the weighted sum of the rewards of question {one_line(response.question.id, 80)} is {total:g}, and it "
-                f"may be {LARGEST:g} at the most: lower the weights of train.rewards"
+                f"the weighted sum of the rewards of question {one_line(response.question.id, 80)} is {total:g}, and "
+                f"it may be {LARGEST:g} at the most: lower the weights of train.rewards"
             )
         return total
 
@@ -122,9 +122,7 @@ class Rewards:
                 failed += 1
         return rewards, failed
 
-    def _returned(
-        self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
-    ) -> Iterator[Any]:
+    def _returned(self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged) -> Iterator[Any]:
         """Yield what a function returns for each response, or the exception that it raised; call it when asked."""
         if name in BUILT_IN:
             yield from map(BUILT_IN[name], responses)
@@ -153,7 +151,8 @@ def _reward(value: Any) -> float | None:
     try:
         return small_number(value)
     except ValueError:
-        raise ValueError(f"it returned {shown(value)}, and a reward is a finite number up to {LARGEST:g} or None") from None
+        told = f"it returned {shown(value)}, and a reward is a finite number up to {LARGEST:g} or None"
+        raise ValueError(told) from None
 
 
 def _told(name: str, response: Response, error: Exception, seconds: float) -> str:
@@ -165,9 +164,7 @@ def _told(name: str, response: Response, error: Exception, seconds: float) -> st
     )
 
 
-def _within(
-    seconds: float, work: Callable[[], list[Any]], ended: Sequence[Response] = ()
-) -> list[Any] | Exception:
+def _within(seconds: float, work: Callable[[], list[Any]], ended: Sequence[Response] = ()) -> list[Any] | Exception:
     """Return what `work` returns, or its exception, or TimeoutError after `seconds` in which `ended` did not grow.
 
     Calls at once have limits of their own; `ended` is for an async function that blocks where it should wait, so that
