@@ -30,7 +30,7 @@ from palmette.events import (
 )
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.run.folder import anchored, finished_questions, has_begun, new_folder, run_config
+from palmette.run.folder import anchored, check_command, finished_questions, has_begun, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
@@ -270,6 +270,39 @@ def test_a_run_has_begun_when_its_folder_has_more_than_its_config(tmp_path: Path
     (tmp_path / FILE_NAME).write_text("")
     (tmp_path / "checkpoints").mkdir()
     assert has_begun(tmp_path)
+
+
+STARTED_BY: dict[str, dict[str, Any]] = {
+    "train": {},
+    "sft": {"sft.data": "rows.jsonl"},
+    "train-prm": {"prm.questions": 4},
+    "search": {"sft.data": "rows.jsonl"},  # One file may serve several commands.
+}
+
+
+@pytest.mark.parametrize("command", STARTED_BY)
+def test_a_run_goes_on_only_with_the_command_that_started_it(tmp_path: Path, command: str) -> None:
+    with EventLog(tmp_path) as log:
+        config = load_config(None, STARTED_BY[command]).model_dump(mode="json")
+        log.write(RunStarted("0", config, "" if command == "search" else "id"))
+        if command == "search":
+            log.write(QuestionStarted("q", "", None, 3, ""))
+    for other in STARTED_BY:
+        expected = pytest.raises(
+            RunError, match=f"is a run of palmette {command}: go on with palmette {command} --resu"
+        )
+        with nullcontext() if other == command else expected:
+            check_command(tmp_path, other)
+
+
+def test_training_runs_and_runs_without_results_of_earlier_versions_are_told_apart(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        for command in STARTED_BY:
+            check_command(tmp_path, command)
+        log.write(UpdateDone(1, 4, {}, {}, {}))
+    with pytest.raises(RunError, match="is a run of palmette train"):
+        check_command(tmp_path, "search")
 
 
 def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path) -> None:

@@ -85,10 +85,12 @@ def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
 
 def _resume(folder: Path) -> Path:
     from palmette.api import Searcher
+    from palmette.run.folder import check_command
     from palmette.run.sweep import PLAN
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: palmette sweep --resume {folder}")
+    check_command(folder, "search")
     searcher = Searcher.of_run(folder)
     with ProgressLine(folder.name) as line, _told_how_to_continue(folder):
         for _ in searcher.resume(folder, progress=line.tell):

@@ -38,7 +38,7 @@ def sft(
         "memory.devices": devices,
     }
     config, goes_on = config_of(
-        flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+        "sft", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
     )
     train_rows("sft", config, goes_on, as_json=as_json)
 

@@ -50,7 +50,7 @@ def train(
     }
     overrides = flags.overrides_of(given, settings)
     with redirect_stdout(sys.stderr):  # What is printed where one's own code is imported.
-        config, goes_on = config_of(flags.one_file(run, config_file), overrides, resume, _complete)
+        config, goes_on = config_of("train", flags.one_file(run, config_file), overrides, resume, _complete)
     if dry_run:
         _preview(config)
         return

@@ -40,7 +40,7 @@ def train_prm(
         "memory.devices": devices,
     }
     config, goes_on = config_of(
-        flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+        "train-prm", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
     )
     train_rows("prm", config, goes_on, as_json=as_json)
 

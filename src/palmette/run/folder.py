@@ -20,6 +20,7 @@ from palmette.events import (
     Reclaimed,
     RowsTested,
     RunStarted,
+    UpdateDone,
 )
 from palmette.settings import Config
 from palmette.tasks.load import FILE_SOURCE, source_of
@@ -69,6 +70,31 @@ def run_config(folder: Path, *, imports: bool = True) -> Config:
     if not isinstance(first, RunStarted):
         raise RunError(f"{folder / FILE_NAME}: the first event is not run_started; start the run again in a new folder")
     return recorded_config(first.config, str(folder / FILE_NAME), imports=imports)
+
+
+def check_command(folder: Path, command: str) -> None:
+    """Raise RunError for a folder whose run was started by another command than the one that would go on with it."""
+    started = _started_by(folder)
+    if started not in (command, None):
+        raise RunError(f"{folder} is a run of palmette {started}: go on with palmette {started} --resume {folder}")
+
+
+def _started_by(folder: Path) -> str | None:
+    """Return the command that started a run, None if nothing tells: a search, or a training run, without results."""
+    events = read_events(folder)
+    first = next(events, None)
+    for event in events:
+        if isinstance(event, QuestionStarted):
+            return "search"
+        if isinstance(event, UpdateDone | Evaluated | RowsTested):
+            break
+    else:
+        if not isinstance(first, RunStarted) or not first.run:
+            return None
+    config = run_config(folder, imports=False)
+    if config.sft.data is not None:
+        return "sft"
+    return "train" if config.prm.data is None and config.prm.questions is None else "train-prm"
 
 
 def has_begun(folder: Path) -> bool:
