@@ -61,6 +61,8 @@ def _tokenizer_in(folder: Path, name: str, role: Role) -> "PreTrainedTokenizerBa
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
+    # Prompts that are too long are refused or left out with a count; transformers would warn of the first one.
+    found.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return found
 
 
