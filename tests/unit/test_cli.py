@@ -74,6 +74,20 @@ def test_the_file_of_a_run_is_an_argument_of_every_command(tmp_path: Path, comma
     assert "run.yaml: unknown key 'search.widht'. Did you mean 'search.width'?" in said
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--model", "no such option: --model. Did you mean --policy?"),
+        ("--lr", "no such option: --lr. Did you mean --set train.learning_rate=VALUE?"),
+        ("--beta", "no such option: --beta. Did you mean --set train.kl_weight=VALUE?"),
+        ("--max-norm", "no such option: --max-norm. Did you mean --set train.max_norm=VALUE?"),
+        ("--nonsense", "no such option: --nonsense. `palmette train --help` lists what there is"),
+    ],
+)
+def test_a_flag_of_another_library_is_told_as_ours(tmp_path: Path, flag: str, said: str) -> None:
+    assert said in complaint(preloaded("train", flag, "1", cwd=tmp_path), 2)
+
+
 def test_a_task_that_cannot_be_read_leaves_no_run_folder_behind(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     palmette("search", "--task", "empty.jsonl", "--out", "run", cwd=tmp_path)
