@@ -16,7 +16,7 @@ from palmette.event_log import read_events
 from palmette.events import Evaluated, Noticed, UpdateDone
 from palmette.run.folder import anchored, run_config
 from palmette.run.train import TrainingRun
-from palmette.run.training_checks import check_same_run, check_training
+from palmette.run.training_checks import check_same_run, check_training, training_config
 from palmette.settings import Config
 from palmette.zoo.resolve import resolve
 
@@ -304,7 +304,7 @@ def test_a_run_without_an_update_starts_anew_with_other_settings(tmp_path: Path)
     assert run_config(tmp_path / "run").search.width == 2
     assert not [event for event in read_events(tmp_path / "run") if isinstance(event, Evaluated)]
     with pytest.raises(RunError, match=r"was started with search.width 2, and would go on with 4"):
-        check_same_run(tmp_path / "run", run_config(tmp_path / "run"), config_of())
+        check_same_run(tmp_path / "run", run_config(tmp_path / "run"), training_config(config_of()))
 
 
 def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
