@@ -239,6 +239,18 @@ def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[
         check_training(load_config(None, {**SMALL, **changed}))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_reference_in_another_dtype_than_its_file_is_refused_before_the_first_rollout(
+    tmp_path: Path, dtype: str
+) -> None:
+    told = (
+        f"its file, which holds float32, and policy.dtype is {dtype}. Set policy.dtype to float32, train.method to lora"
+    )
+    with pytest.raises(ConfigError, match=told):
+        trained(config_of(policy__dtype=dtype, train__kl_weight=0.1), tmp_path / "run")
+    trained(config_of(policy__dtype=dtype, train__updates=1), tmp_path / "none")
+
+
 def test_fewer_questions_than_an_update_takes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.questions is 30, and ladder has 20 questions to train on"):
         trained(config_of(train__questions=30), tmp_path)
