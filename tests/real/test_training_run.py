@@ -165,19 +165,15 @@ def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
     assert all(event.numbers["steps"] == 0 for event in events if isinstance(event, UpdateDone))
 
 
-@pytest.mark.parametrize("change", ["answer", "order", "column"])
-def test_a_run_whose_questions_have_changed_does_not_go_on(change: str, tmp_path: Path) -> None:
-    rows = [{"question": f"{n}+2", "answer": str(n + 2), "level": 1} for n in range(2, 8)]
+def test_a_run_whose_questions_have_changed_does_not_go_on(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}+2", "answer": str(n + 2)} for n in range(2, 8)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     told = {"task.name": str(file), "task.format": "ladder", "train.updates": 1}
     config = load_config(None, {**{key: SMALL[key] for key in SMALL if not key.startswith("task.")}, **told})
     trained(config, tmp_path / "run")
     trained(config, tmp_path / "run")
-    if change == "order":
-        rows.reverse()
-    else:
-        rows[3] |= {"answer": "0"} if change == "answer" else {"level": 2}
+    rows[3]["answer"] = "0"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(RunError, match=r"was started with other questions to train on than there are now: .*rows"):
         trained(config, tmp_path / "run")

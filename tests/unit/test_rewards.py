@@ -252,6 +252,19 @@ def test_failures_are_left_out_and_counted_where_the_config_says_so(file: str) -
     assert (found.totals, found.failed) == ([1.0, 0.0], 2)
 
 
+def test_the_files_of_functions_are_told_apart_by_their_content(file: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "my_rewards.py"
+    other.write_text("def own(solution):\n    return 1\n")
+    names = [f"{file}:own", f"{other}:own", "sys:getsizeof", "json:dumps"]
+    before = rewards(dict.fromkeys(names, 1.0)).digests
+    assert (before["sys:getsizeof"], len(set(before.values()))) == ("", 4)  # A module without a file.
+    assert rewards(dict.fromkeys(names, 2.0)).digests == before
+    other.write_text("def own(solution):\n    return 2\n")
+    after = rewards(dict.fromkeys(names, 1.0)).digests
+    assert [name for name in names if after[name] != before[name]] == [f"{other}:own"]
+
+
 def test_rewards_that_cannot_be_imported_are_told_before_training(file: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no file"):
         find_reward(f"{tmp_path / 'none.py'}:reward")

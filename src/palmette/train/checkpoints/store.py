@@ -57,8 +57,7 @@ class CheckpointStore:
         self._folder = folder
         self._keep = keep
         self._run = run
-        self._damaged: set[int] = set()
-        """Checkpoints that were found damaged and not yet written again: they are not counted as kept."""
+        self._damaged: set[int] = set()  # Found damaged and not yet written again: not counted as kept.
 
     def newest(self) -> Found:
         """Return the newest checkpoint whose files are all as written. What a killed process left half is removed."""

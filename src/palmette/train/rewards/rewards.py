@@ -61,14 +61,13 @@ class Rewards:
 
     A function that raises, returns what is no finite number, or takes longer than `seconds` stops the run with the
     response shown (`on_error` stop), or counts as None for that response and is counted (skip). None means that a part
-    does not apply: it is left out of the sum.
+    does not apply: it is left out of the sum. `digests` has a hash of each function's file, empty where there is none.
     """
 
     def __init__(self, weights: Mapping[str, float], *, seconds: float, on_error: Literal["stop", "skip"]) -> None:
         self._weights = dict(weights)
         self._functions = {name: find_reward(name) for name in weights if name not in BUILT_IN}
-        self.digests = {name: _digest_of(function) for name, function in self._functions.items()}
-        """A hash of the file that each function stands in, by name; empty where there is no file."""
+        self.digests = {name: _digest_of(name, function) for name, function in self._functions.items()}
         self._seconds = seconds
         self._stops = on_error == "stop"
 
@@ -213,11 +212,12 @@ def find_reward(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # Checked just now.
 
 
-def _digest_of(function: Callable[..., Any]) -> str:
+def _digest_of(name: str, function: Callable[..., Any]) -> str:
+    path, _, _ = name.rpartition(":")
     module = getattr(function, "__module__", None) or type(function).__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = path if path.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+        return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest() if file else ""
     except OSError:
         return ""
 
