@@ -323,6 +323,24 @@ def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
         trained(lora, tmp_path / "run")
 
 
+def test_a_run_without_a_sound_checkpoint_does_not_start_from_the_beginning(tmp_path: Path) -> None:
+    config = config_of(train__updates=2)
+    trained(config, tmp_path / "run")
+    first, last = (tmp_path / "run" / "checkpoints" / f"update-0000000{update}" for update in (1, 2))
+    weights = bytearray((last / "model.safetensors").read_bytes())
+    weights[len(weights) // 3] ^= 1
+    (last / "model.safetensors").write_bytes(weights)
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert run.progress.update == 1
+        assert [note for note in run.notes if "update-00000002/model.safetensors: its content is not what was" in note]
+    (first / "manifest.json").unlink()
+    with pytest.raises(RunError, match=r"no checkpoint of .*/run can be gone on from, .* Move .*/checkpoints away"):
+        trained(config, tmp_path / "run")
+    assert (last / "model.safetensors").read_bytes() == weights
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
+    assert [event.update for event in trained(config, tmp_path / "run")] == [1, 2]
+
+
 def test_a_checkpoint_is_a_model_that_search_can_use(tmp_path: Path) -> None:
     trained(config_of(train__updates=1), tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "update-00000001"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palmette import __version__
+from palmette.errors import RunError
 from palmette.event_log import EventLog, read_events
 from palmette.events import CheckpointWritten, Event, RunStarted
 from palmette.memory.device import limit_device_memory
@@ -77,11 +78,19 @@ class LearningRun(ABC):
         self._run = first.run if isinstance(first, RunStarted) else ""
 
     def _begin(self, planned: PlannedMemory) -> None:
-        """Find the folder's last sound checkpoint, load the model and begin to meter."""
+        """Find the folder's last sound checkpoint, load the model and begin to meter.
+
+        Raises RunError where there are checkpoints and none is sound: nobody asked to train from the beginning.
+        """
         config = self.config
         self._returns_blocks = planned.returns_blocks
         self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints, run=self._run)
         found = self._store.newest()
+        if found.checkpoint is None and found.damaged:
+            raise RunError(
+                f"no checkpoint of {self.folder} can be gone on from, the newest because of this: {found.damaged[0]}. "
+                f"Move {self.folder / CHECKPOINTS} away to start from the beginning"
+            )
         self.notes += [f"not used: {told}" for told in found.damaged]
         meter = Meter(
             sample_seconds=config.memory.sample_seconds,
