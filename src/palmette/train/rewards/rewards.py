@@ -40,6 +40,9 @@ reasoning-gym, which may be a part of the full ones."""
 _LONGEST_VALUE = 200
 """Characters that are kept of what a function logs of a response."""
 
+_LOOP_SECONDS = 1.0
+"""What the loop that calls async functions may take beside the limit of each call, which it keeps itself."""
+
 
 @dataclass(frozen=True)
 class Rewarded:
@@ -89,7 +92,7 @@ class Rewards:
                 if (reward := rewards[place]) is not None
             ]
             totals.append(self._sum(told, responses[place]) if told else None)
-        metrics = {one_line(name, 60): numbers for name, numbers in logged.metrics.items()}
+        metrics = {one_line(name, 60): list(numbers) for name, numbers in logged.metrics.items()}
         columns = {
             one_line(name, 60): [one_line(str(value), _LONGEST_VALUE) for value in values]
             for name, values in logged.columns.items()
@@ -132,7 +135,7 @@ class Rewards:
         elif is_async(function):
             ended: list[Response] = []
             work = partial(call_each, function, responses, seconds, logged, ended)
-            yield from _each(_within(seconds, work, ended), len(responses))
+            yield from _each(_within(seconds + _LOOP_SECONDS, work, ended), len(responses))
         else:
             for response in responses:
                 yield from _each(_within(seconds, partial(call_each, function, [response], seconds, logged)), 1)
