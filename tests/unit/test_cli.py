@@ -46,7 +46,7 @@ def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
         (["--task", "empty.jsonl"], 2, "empty.jsonl: the file has no rows"),
         (["--task", "broken.jsonl"], 2, "broken.jsonl, line 17: not valid JSON"),
         (["--task", "rg:nothing_like_it"], 2, "reasoning-gym has no generator 'nothing_like_it'"),
-        (["--out", "full"], 2, "full is not empty. Choose a new folder, or continue it with --resume full"),
+        (["--out", "full"], 2, "full is not empty. Choose a new folder"),
         (["--out", "empty.jsonl"], 2, "out: cannot make the folder empty.jsonl: File exists"),
         (["--out", "/proc/nowhere"], 2, "out: cannot make the folder /proc/nowhere"),
         (["--set", 'out="a\\0b"'], 2, "is no name of a folder"),

@@ -181,6 +181,9 @@ def test_a_new_folder_must_be_empty_and_writable(tmp_path: Path) -> None:
     folder = new_folder(load_config(None, {"out": str(tmp_path / "a" / "b")}))
     assert folder.is_dir()
     (folder / "file").touch()
+    with pytest.raises(ConfigError, match="is not empty. Choose a new folder$"):  # There is nothing to continue.
+        new_folder(load_config(None, {"out": str(folder)}))
+    (folder / FILE_NAME).touch()
     with pytest.raises(ConfigError, match="is not empty. Choose a new folder, or continue it with --resume"):
         new_folder(load_config(None, {"out": str(folder)}))
     with pytest.raises(ConfigError, match="cannot make the folder"):

@@ -47,7 +47,8 @@ def new_folder(config: Config, label: str | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"out: {folder} is not empty. Choose a new folder, or continue it with --resume {folder}")
+            again = f", or continue it with --resume {folder}" if (folder / FILE_NAME).exists() else ""
+            raise ConfigError(f"out: {folder} is not empty. Choose a new folder{again}")
     except OSError as error:
         raise ConfigError(f"out: cannot make the folder {folder}: {error.strerror}") from error
     except ValueError as error:
