@@ -252,6 +252,18 @@ def test_failures_are_left_out_and_counted_where_the_config_says_so(file: str) -
     assert (found.totals, found.failed) == ([1.0, 0.0], 2)
 
 
+def test_rewards_of_files_are_called_by_the_file_without_its_folder_unless_two_are_the_same(
+    file: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "my_rewards.py"
+    other.write_text("def own(solution):\n    return 1\n")
+    found = rewards({"judge": 1.0, f"{file}:own": 10.0}).of(responses())
+    assert (found.totals, list(found.parts)) == ([11.0, 0.0], ["judge", "my_rewards.py:own"])
+    found = rewards({f"{file}:own": 10.0, f"{other}:own": 1.0}).of(responses())
+    assert (found.totals, list(found.parts)) == ([11.0, 1.0], [f"{file}:own", f"{other}:own"])
+
+
 def test_the_files_of_functions_are_told_apart_by_their_content(file: str, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "my_rewards.py"

@@ -5,7 +5,8 @@ import importlib.util
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,8 +49,8 @@ _LOOP_SECONDS = 1.0
 class Rewarded:
     """The reward of each response, None where no part of the sum applies; and how many calls failed and were left out.
 
-    `parts` has the rewards by name, before their weights. `metrics` are the numbers that functions logged, `columns`
-    what they logged of each response.
+    `parts` has the rewards by name, those of files without their folder, before their weights. `metrics` are the
+    numbers that functions logged, `columns` what they logged of each response.
     """
 
     totals: list[float | None]
@@ -69,6 +70,7 @@ class Rewards:
 
     def __init__(self, weights: Mapping[str, float], *, seconds: float, on_error: Literal["stop", "skip"]) -> None:
         self._weights = dict(weights)
+        self._names = _short_names(weights)
         self._functions = {name: find_reward(name) for name in weights if name not in BUILT_IN}
         self.digests = {name: _digest_of(name, function) for name, function in self._functions.items()}
         self._seconds = seconds
@@ -81,14 +83,14 @@ class Rewards:
         """
         failed, logged = 0, Logged()
         parts: dict[str, list[float | None]] = {}
-        for name in self._weights:
-            parts[name], lost = self._checked(name, responses, state or TrainerState(), logged)
+        for name, shown_as in self._names.items():
+            parts[shown_as], lost = self._checked(name, responses, state or TrainerState(), logged)
             failed += lost
         totals: list[float | None] = []
         for place in range(len(responses)):
             told = [
-                (self._weights[name], reward)
-                for name, rewards in parts.items()
+                (weight, reward)
+                for weight, rewards in zip(self._weights.values(), parts.values(), strict=True)
                 if (reward := rewards[place]) is not None
             ]
             totals.append(self._sum(told, responses[place]) if told else None)
@@ -139,6 +141,13 @@ class Rewards:
         else:
             for response in responses:
                 yield from _each(_within(seconds, partial(call_each, function, [response], seconds, logged)), 1)
+
+
+def _short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what each reward is called in statistics: of files only the last part, unless two would be the same."""
+    short = {name: Path(name).name if name.rpartition(":")[0].endswith(".py") else name for name in names}
+    called = Counter(short.values())
+    return {name: own if called[own] == 1 else name for name, own in short.items()}
 
 
 def _each(returned: list[Any] | Exception, count: int) -> list[Any]:
