@@ -6,7 +6,7 @@ POOL_FIRST_BYTES = 64 * 2**20
 PREFILL_TOKENS = 2048
 """The most prefill tokens of one tick. Decode tokens, one for each running lane, come on top."""
 
-DRAFTED_TICK_TOKENS = 8
+DRAFTED_TICK_TOKENS = 16
 """Drafted tokens are added to a tick only up to this many tokens in all.
 
 With more rows some row has a wrong guess in almost every tick, and a wave ends with its last row: when ticks of up to
