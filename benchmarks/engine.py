@@ -45,11 +45,12 @@ def gemm_flops() -> float:
 
 
 def alternate(runs: Mapping[str, Callable[[], tuple[int, float]]], turns: int) -> dict[str, float]:
-    """Return the median tokens per second of each side."""
+    """Return the median tokens per second of each side. Each turn begins with another: who follows whom matters."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
     for turn in range(turns):
-        for name, run in runs.items():
-            tokens, seconds = run()
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            tokens, seconds = runs[name]()
             rates[name].append(tokens / seconds)
             print(f"  turn {turn + 1}, {name}: {tokens:,} tokens, {tokens / seconds:,.0f} per second", flush=True)
     return {name: statistics.median(values) for name, values in rates.items()}

@@ -2,9 +2,10 @@
 
     python -m benchmarks.rows --vllm VLLM_ENV/bin/python
 
-SmolLM2-135M on `rg:chain_sum`, 16 rows a question. "equal": rows of the same length from their prompts. "real": rows
-sampled to their own end, at most 128 tokens; all sides get all rows at once. Fewer than 8 rows are written for several
-questions, one after the other. Then the seedling on ladder, drafts alone.
+SmolLM2-135M on `rg:chain_sum`, 16 rows a question. "equal": rows of the same length from their prompts. "real": rows of
+the lengths at which the engine's own text ended, at most 128 tokens. All sides get all rows at once and write the same
+lengths: who happens to write longer answers would have more tokens for each prompt. Fewer than 8 rows are written for
+several questions, one after the other. Then the seedling on ladder, drafts alone.
 """
 
 import argparse
@@ -33,29 +34,27 @@ from palmette.zoo.resolve import resolve
 EQUAL_TOKENS, REAL_TOKENS = 64, 128
 ROWS_A_QUESTION, GENERATE_ROWS, LEAST_ROWS = 16, 64, 8
 
-Asked = list[tuple[tuple[int, ...], int]]
-"""Prompts with the number of rows of each."""
+Asked = list[tuple[tuple[int, ...], list[int]]]
+"""Prompts with the lengths of the rows of each."""
 Run = Callable[[], tuple[int, float]]
 """Writes all rows; returns tokens and seconds."""
 
 
-def asked(tokenizer: Any, rows: int) -> list[Asked]:
+def asked(tokenizer: Any, rows: int, tokens: int) -> list[Asked]:
     """Return what is written together, one after the other: so many rows each, up to 16 for each prompt."""
     together = -(-rows // ROWS_A_QUESTION)
     turns = max(1, LEAST_ROWS // rows)
     items = reasoning_gym.create_dataset("chain_sum", size=together * turns, seed=0)
     prompts = [render(tokenizer, [{"role": "user", "content": str(item["question"])}]) for item in items]
     return [
-        [(prompt, min(ROWS_A_QUESTION, rows)) for prompt in prompts[start : start + together]]
+        [(prompt, [tokens] * min(ROWS_A_QUESTION, rows)) for prompt in prompts[start : start + together]]
         for start in range(0, len(prompts), together)
     ]
 
 
-def in_turn(
-    write: Callable[..., tuple[int, float]], batches: list[Asked], tokens: int, *, to_end: bool
-) -> tuple[int, float]:
+def in_turn(write: Callable[[Asked], tuple[int, float]], batches: list[Asked]) -> tuple[int, float]:
     """Write one batch after the other; return all tokens and seconds."""
-    results = [write(wanted, tokens, to_end=to_end) for wanted in batches]
+    results = [write(wanted) for wanted in batches]
     return sum(count for count, _ in results), sum(seconds for _, seconds in results)
 
 
@@ -71,7 +70,16 @@ class EngineRows:
         self.passes = self.drafted = self.accepted = 0
         self.written: list[list[int]] = []
 
-    def write(self, wanted: Asked, tokens: int, *, to_end: bool) -> tuple[int, float]:
+    def ended_by_itself(self, batches: list[Asked]) -> list[Asked]:
+        """Return the same rows with the lengths at which their text ends."""
+        self.start()
+        for wanted in batches:
+            self.write(wanted, to_end=True)
+        lengths = iter([len(tokens) for tokens in self.written])
+        self.start()
+        return [[(prompt, [next(lengths) for _ in rows]) for prompt, rows in wanted] for wanted in batches]
+
+    def write(self, wanted: Asked, *, to_end: bool = False) -> tuple[int, float]:
         """Write all rows and add to the counts."""
 
         def ended(row: Row[str]) -> str | None:
@@ -80,9 +88,9 @@ class EngineRows:
         tree = TreeModel(self._model)
         engine: Engine[str] = Engine(tree, Sampling(), max_lanes=512, ended=ended, drafts=self._drafts)
         begun = time.perf_counter()
-        roots = [(tree.cache.add(None, prompt), count) for prompt, count in wanted]
+        roots = [(tree.cache.add(None, prompt), 1000 * sum(prompt), lengths) for prompt, lengths in wanted]
         rows = [
-            Row[str](root, 1000 * number + each, tokens) for number, (root, n) in enumerate(roots) for each in range(n)
+            Row[str](root, seed + each, length) for root, seed, lengths in roots for each, length in enumerate(lengths)
         ]
         engine.add(rows)
         while any(row.ending is None for row in rows):
@@ -96,29 +104,28 @@ class EngineRows:
 
 
 @torch.inference_mode()
-def generated(model: Any, end: int, wanted: Asked, tokens: int, *, to_end: bool) -> tuple[int, float]:
-    """Write all rows by transformers' `generate`, up to 64 at a time."""
-    config = GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, max_new_tokens=tokens, min_new_tokens=None if to_end else tokens,
-        eos_token_id=end, pad_token_id=0,
-    )  # fmt: skip
-    prompts = [prompt for prompt, count in wanted for _ in range(count)]
-    written, begun = 0, time.perf_counter()
-    for start in range(0, len(prompts), GENERATE_ROWS):
-        batch = prompts[start : start + GENERATE_ROWS]
-        longest = max(map(len, batch))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in batch])
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in batch])
-        found = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, longest:].tolist()
-        written += sum(row.index(end) + 1 if to_end and end in row else len(row) for row in found)
-    return written, time.perf_counter() - begun
+def generated(model: Any, end: int, wanted: Asked) -> tuple[int, float]:
+    """Write all rows by transformers' `generate`, up to 64 at a time, those of like length together."""
+    rows = sorted(((length, prompt) for prompt, lengths in wanted for length in lengths), key=lambda row: row[0])
+    begun = time.perf_counter()
+    for start in range(0, len(rows), GENERATE_ROWS):
+        batch = rows[start : start + GENERATE_ROWS]
+        tokens, longest = batch[-1][0], max(len(prompt) for _, prompt in batch)
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for _, prompt in batch])
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for _, prompt in batch])
+        config = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, max_new_tokens=tokens, min_new_tokens=tokens,
+            eos_token_id=end, pad_token_id=0,
+        )  # fmt: skip
+        model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    return sum(length for length, _ in rows), time.perf_counter() - begun
 
 
-def by_vllm(side: VllmSide, wanted: Asked, tokens: int, *, to_end: bool) -> tuple[int, float]:
+def by_vllm(side: VllmSide, wanted: Asked) -> tuple[int, float]:
     """Write all rows by vLLM, which rests afterwards."""
     side.start()
     begun = time.perf_counter()
-    steps = side.write(wanted, tokens, to_end=to_end)
+    steps = side.write(wanted)
     seconds = time.perf_counter() - begun
     side.rest()
     return sum(len(step) for each in steps for step in each), seconds
@@ -132,12 +139,14 @@ def compare(options: argparse.Namespace) -> None:
     vllm = None if options.vllm is None else VllmSide(options.vllm, Path(resolve("smollm2-135m")))
     try:
         for kind in options.kinds:
-            tokens, to_end = (EQUAL_TOKENS, False) if kind == "equal" else (REAL_TOKENS, True)
+            tokens = min(options.tokens, EQUAL_TOKENS if kind == "equal" else REAL_TOKENS)
             for rows in options.rows:
-                batches = asked(tokenizer, rows)
+                batches = asked(tokenizer, rows, tokens)
+                if kind == "real":
+                    batches = without.ended_by_itself(batches)
                 with_drafts.start()
                 without.start()
-                sides: dict[str, Callable[..., tuple[int, float]]] = {
+                sides: dict[str, Callable[[Asked], tuple[int, float]]] = {
                     "palmette": with_drafts.write,
                     "without drafts": without.write,
                 }
@@ -145,10 +154,7 @@ def compare(options: argparse.Namespace) -> None:
                     sides["vLLM"] = partial(by_vllm, vllm)
                 if not options.no_transformers:
                     sides["transformers"] = partial(generated, model, end)
-                runs: dict[str, Run] = {
-                    name: partial(in_turn, side, batches, min(tokens, options.tokens), to_end=to_end)
-                    for name, side in sides.items()
-                }
+                runs: dict[str, Run] = {name: partial(in_turn, side, batches) for name, side in sides.items()}
                 print(f"{kind}, {rows} rows: {told(alternate(runs, options.turns))}")
                 print(f"{kind}, {rows} rows: {_drafts_told(with_drafts, without)}", flush=True)
     finally:

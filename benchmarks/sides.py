@@ -194,11 +194,11 @@ class VllmSide:
 
     def grow(self, parents: Sequence[Parent]) -> Steps:
         """Send all parents as one batch."""
-        return self.write([(parent.tokens, parent.children) for parent in parents], STEP_TOKENS, to_end=False)
+        return self.write([(parent.tokens, [STEP_TOKENS] * parent.children) for parent in parents])
 
-    def write(self, parents: Sequence[tuple[tuple[int, ...], int]], tokens: int, *, to_end: bool) -> Steps:
-        """Return what the children of each parent (its tokens, their number) write, all sent at once."""
-        answers = self._ask({"parents": parents, "tokens": tokens, "to_end": to_end})
+    def write(self, parents: Sequence[tuple[tuple[int, ...], Sequence[int]]]) -> Steps:
+        """Return what the children of each parent (its tokens, their lengths) write, all sent at once."""
+        answers = self._ask(parents)
         return [[tuple(step) for step in steps] for steps in answers]
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ python benchmarks/vllm_worker.py MODEL_DIR
 import json
 import os
 import sys
+from itertools import islice
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,9 +14,9 @@ os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 
 
 def main() -> None:
-    """Answer {"parents": [[tokens, children], ...], "tokens": N, "to_end": B} with the children's tokens.
+    """Answer a list of [parent's tokens, lengths of its children] with the children's tokens. null starts anew.
 
-    With `to_end` a child may end before N tokens, by its end token. null starts anew.
+    Every child is a request of its own, as vLLM itself makes of one with `n`.
     """
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
@@ -36,15 +37,14 @@ def main() -> None:
             model.reset_prefix_cache()
             print("null", file=answers, flush=True)
             continue
+        wanted = [(tokens, length) for tokens, lengths in asked for length in lengths]
         grown = model.generate(
-            [{"prompt_token_ids": tokens} for tokens, _ in asked["parents"]],
-            [
-                SamplingParams(n=children, max_tokens=asked["tokens"], ignore_eos=not asked["to_end"], detokenize=False)
-                for _, children in asked["parents"]
-            ],
+            [{"prompt_token_ids": tokens} for tokens, _ in wanted],
+            [SamplingParams(max_tokens=length, ignore_eos=True, detokenize=False) for _, length in wanted],
             use_tqdm=False,
         )
-        print(json.dumps([[list(one.token_ids) for one in each.outputs] for each in grown]), file=answers, flush=True)
+        steps = iter([list(each.outputs[0].token_ids) for each in grown])
+        print(json.dumps([list(islice(steps, len(lengths))) for _, lengths in asked]), file=answers, flush=True)
 
 
 if __name__ == "__main__":

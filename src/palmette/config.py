@@ -36,6 +36,20 @@ RENAMED = {
 }
 """Keys of earlier versions, with what they are called now; None where they are gone."""
 
+OTHER_WORDS = {
+    "lr": "train.learning_rate", "beta": "train.kl_weight", "kl_coef": "train.kl_weight", "epsilon": "train.clip_low",
+    "clip": "train.clip_low", "clip_ratio": "train.clip_low", "epsilon_high": "train.clip_high",
+    "num_generations": "search.width", "n": "search.width", "batch_size": "train.questions",
+    "steps": "train.updates", "max_steps": "train.updates", "iterations": "train.updates",
+    "max_completion_length": "search.total_tokens", "max_new_tokens": "search.total_tokens",
+    "max_response_length": "search.total_tokens", "max_prompt_length": "train.prompt_tokens",
+    "warmup_steps": "train.warmup_updates", "lr_scheduler_type": "train.schedule", "max_grad_norm": "train.max_norm",
+    "num_iterations": "train.epochs", "ppo_epochs": "train.epochs", "reward_funcs": "train.rewards",
+    "save_steps": "train.checkpoint_every", "save_total_limit": "train.keep_checkpoints",
+    "eval_steps": "train.eval_every", "report_to": "train.log_to",
+}  # fmt: skip
+"""What TRL, verl and transformers call our keys."""
+
 _WITH_OPTIONS: dict[str, tuple[str, type[Settings]]] = {
     "search": ("strategy", SearchSettings),
     "train": ("algorithm", TrainSettings),
@@ -289,8 +303,10 @@ def _explain(item: Any, sources: Mapping[str, str], origin: str) -> str:
     if item["type"] == "extra_forbidden":
         table, _, key = dotted.rpartition(".")
         keys = [*(f"{table}.{own}" for own in item.get("known", ())), *known_keys()]
-        # The same word in another table first, then a likely misspelling, of the whole key or of its last word.
-        guess = next((known for known in keys if known.rpartition(".")[2] == key), None) or nearest(dotted, keys)
+        # The same word in another table first, then what others call it, then a likely misspelling: of the whole key,
+        # if the last word too is like the known one (every key of a long table is like every other), or of that word.
+        guess = next((known for known in keys if known.rpartition(".")[2] == key), None) or OTHER_WORDS.get(key)
+        guess = guess or nearest(dotted, [known for known in keys if nearest(key, [known.rpartition(".")[2]])])
         if guess is None and (word := nearest(key, [known.rpartition(".")[2] for known in keys])):
             guess = next(known for known in keys if known.rpartition(".")[2] == word)
         if RENAMED.get((table, key)):

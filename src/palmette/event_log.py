@@ -75,6 +75,10 @@ class EventLog:
         """Whether no process has written an event yet."""
         return os.fstat(self._file).st_size == 0
 
+    def clear(self) -> None:
+        """Remove all events."""
+        os.ftruncate(self._file, 0)
+
     def close(self) -> None:
         """Flush to disk and release the lock."""
         try:

@@ -13,11 +13,15 @@ Amount = Annotated[float, Field(ge=0, le=1e18)]
 
 @dataclass(frozen=True)
 class RunStarted:
-    """First event of a run: the complete config, and the version of palmette that wrote it."""
+    """First event of a run: the complete config, and the version of palmette that wrote it.
+
+    `run` tells a training run from every other one, for its checkpoints; others and earlier versions have none.
+    """
 
     kind: ClassVar[str] = "run_started"
     version: str
     config: dict[str, Any]
+    run: str = ""
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,9 @@ def one_line_path(path: PurePath) -> str:
     return one_line(str(path), _LONGEST_PATH)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word closest in spelling to `word`, or None if none is close."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str | None:
+    """Return the known word closest in spelling to `word`, or None if none is close, by `least` of 1 for the same."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=least)
     return matches[0] if matches else None
 
 

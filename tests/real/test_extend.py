@@ -104,7 +104,7 @@ def test_a_run_says_which_parts_it_used(searched: dict[str, dict[str, Any]], gar
     from palmette.event_log import read_events
     from palmette.events import RunStarted
 
-    first = next(read_events(garden / "run" / searched["palmette search --config run.yaml"]["run"]))
+    first = next(read_events(garden / "run" / searched["palmette search run.yaml"]["run"]))
     assert isinstance(first, RunStarted)
     config = first.config
     assert config["policy"]["backend"] == "garden.backends:Textbook"
@@ -136,8 +136,8 @@ def test_plugins_lists_the_parts_with_the_package_they_come_from(garden: Path) -
 def test_a_recorded_run_with_parts_of_ones_own_is_resumed_and_evaluated(
     garden: Path, searched: dict[str, dict[str, Any]]
 ) -> None:
-    folder = searched["palmette search --config run.yaml"]["run"]
+    folder = searched["palmette search run.yaml"]["run"]
     again = json.loads(run_command(garden, "search", "--resume", folder, "--json").stdout)
-    assert again["results"] == searched["palmette search --config run.yaml"]["results"]
+    assert again["results"] == searched["palmette search run.yaml"]["results"]
     judged = json.loads(run_command(garden, "evaluate", folder, "--json").stdout)
     assert set(judged) == {"last", "min", "mean", "prod"}

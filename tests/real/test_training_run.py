@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from palmette.commands.training_run import Page
 from palmette.config import load_config
 from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.event_log import read_events
 from palmette.events import Evaluated, Noticed, UpdateDone
+from palmette.run.folder import anchored, run_config
 from palmette.run.train import TrainingRun
-from palmette.run.training_checks import check_same_run, check_training
+from palmette.run.training_checks import check_same_run, check_training, training_config
 from palmette.settings import Config
 from palmette.zoo.resolve import resolve
 
@@ -138,6 +140,20 @@ def test_evaluations_ask_test_questions_only(tmp_path: Path) -> None:
     assert [(event.update, event.questions) for event in evaluated] == [(0, 5), (2, 5)]
 
 
+def test_what_rewards_log_is_averaged_over_all_draws_of_an_update(tmp_path: Path) -> None:
+    (tmp_path / "draws.py").write_text(
+        "draws = []\n"
+        "def second(completions, log_metric):\n"
+        "    draws.append(1)\n"
+        "    log_metric('draw', len(draws))\n"
+        "    return [float(place % 2 and len(draws) > 1) for place in range(len(completions))]\n"
+    )
+    rewards = {f"{tmp_path / 'draws.py'}:second": 1.0}
+    config = config_of(train__algorithm="dapo", train__rewards=rewards, train__updates=1)
+    (done,) = (event for event in trained(config, tmp_path / "run") if isinstance(event, UpdateDone))
+    assert (done.numbers["draws"], done.numbers["metric draw"]) == (2, 1.5)
+
+
 def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
     rewards = tmp_path / "same.py"
     rewards.write_text("def same(solution):\n    return 0.5\n")
@@ -147,6 +163,49 @@ def test_a_run_without_signal_stops_and_says_why(tmp_path: Path) -> None:
     events = list(read_events(tmp_path / "run"))
     assert [event.about for event in events if isinstance(event, Noticed)] == ["signal"]
     assert all(event.numbers["steps"] == 0 for event in events if isinstance(event, UpdateDone))
+
+
+def test_a_run_whose_questions_have_changed_does_not_go_on(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}+2", "answer": str(n + 2)} for n in range(2, 8)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = {"task.name": str(file), "task.format": "ladder", "train.updates": 1}
+    config = load_config(None, {**{key: SMALL[key] for key in SMALL if not key.startswith("task.")}, **told})
+    trained(config, tmp_path / "run")
+    trained(config, tmp_path / "run")
+    rows[3]["answer"] = "0"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(RunError, match=r"was started with other questions to train on than there are now: .*rows"):
+        trained(config, tmp_path / "run")
+
+
+def test_a_run_that_goes_on_with_another_reward_file_tells_it(tmp_path: Path) -> None:
+    rewards = tmp_path / "mine.py"
+    rewards.write_text("def short(solution):\n    return -len(solution)\n")
+    config = config_of(train__rewards={f"{rewards}:short": 1.0}, train__updates=1)
+    trained(config, tmp_path / "run")
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert not [note for note in run.notes if "reward" in note]
+    rewards.write_text("def short(solution):\n    return -2 * len(solution)\n")
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert [note for note in run.notes if "mine.py:short has changed since update 1: updates from here" in note]
+
+
+def test_a_reward_that_changes_the_working_folder_does_not_move_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "away").mkdir()
+    code = f"import os\ndef moves(solution):\n    os.chdir({str(tmp_path / 'away')!r})\n    return len(solution)\n"
+    (tmp_path / "moves.py").write_text(code)
+    config = config_of(train__updates=2, train__rewards={"moves.py:moves": 1.0}, train__log_to=["tensorboard"])
+    page = Page(Path("run"))
+    trained(anchored(config), Path("run"))
+    page.write()
+    assert not list((tmp_path / "away").iterdir())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "checkpoints", "events.jsonl", "report.html", "tensorboard",
+    ]  # fmt: skip
 
 
 def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
@@ -174,6 +233,18 @@ def test_answers_that_are_cut_are_noticed(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_told_before_anything_is_loaded(changed: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         check_training(load_config(None, {**SMALL, **changed}))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_reference_in_another_dtype_than_its_file_is_refused_before_the_first_rollout(
+    tmp_path: Path, dtype: str
+) -> None:
+    told = (
+        f"its file, which holds float32, and policy.dtype is {dtype}. Set policy.dtype to float32, train.method to lora"
+    )
+    with pytest.raises(ConfigError, match=told):
+        trained(config_of(policy__dtype=dtype, train__kl_weight=0.1), tmp_path / "run")
+    trained(config_of(policy__dtype=dtype, train__updates=1), tmp_path / "none")
 
 
 def test_fewer_questions_than_an_update_takes_are_refused(tmp_path: Path) -> None:
@@ -206,7 +277,9 @@ def test_prompts_above_the_limit_are_refused_or_left_out_with_a_count(tmp_path: 
 def test_an_update_without_any_reward_makes_no_step_and_is_logged(changed: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("def none(solution):\n    return None\n")
     rewards = {"train.rewards": {f"{tmp_path / 'none.py'}:none": 1.0}, "train.updates": 1, "train.kl_weight": 0.1}
-    (done,) = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    done, notice = trained(load_config(None, {**SMALL, **rewards, **changed}), tmp_path / "run")
+    assert notice.about == "reward"
+    assert "no reward applied to any of the 12 responses" in notice.text
     assert (done.numbers["steps"], done.numbers["samples"], done.numbers["unrewarded"]) == (0, 0, 12)
     assert weights_of(tmp_path / "run", 1) != b""
 
@@ -218,11 +291,28 @@ def test_an_update_whose_every_response_is_cut_and_masked_makes_no_step(tmp_path
 
 def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path) -> None:
     before = config_of()
+    (tmp_path / "checkpoints").mkdir()
     check_same_run(tmp_path, before, config_of(train__updates=9, train__eval_every=2))
+    advised = config_of(train__on_reward_error="skip", train__prompt_tokens=64, task__unaskable="skip")
+    check_same_run(tmp_path, before, advised)
     with pytest.raises(RunError, match=r"was started with train.learning_rate 0.001, and would go on with 0.1"):
         check_same_run(tmp_path, before, config_of(train__learning_rate=0.1))
     with pytest.raises(RunError, match="was started with seed 0"):
         check_same_run(tmp_path, before, config_of(seed=1))
+
+
+def test_a_run_without_an_update_starts_anew_with_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def broken(solution):\n    raise ValueError\n")
+    broken = config_of(train__rewards={f"{tmp_path / 'broken.py'}:broken": 1.0}, train__eval_every=1)
+    with pytest.raises(RunError, match=r"broken.py:broken failed on question"):
+        trained(load_config(broken, {"train.eval_questions": 2}), tmp_path / "run")
+    other = config_of(train__updates=1, search__width=2)
+    check_same_run(tmp_path / "run", broken, other)
+    trained(other, tmp_path / "run")
+    assert run_config(tmp_path / "run").search.width == 2
+    assert not [event for event in read_events(tmp_path / "run") if isinstance(event, Evaluated)]
+    with pytest.raises(RunError, match=r"was started with search.width 2, and would go on with 4"):
+        check_same_run(tmp_path / "run", run_config(tmp_path / "run"), training_config(config_of()))
 
 
 def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
@@ -231,6 +321,24 @@ def test_a_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
     lora = load_config(config, {"train.method": "lora", "train.updates": 2})
     with pytest.raises(PalmetteError, match="does not fit the policy|of another model"):
         trained(lora, tmp_path / "run")
+
+
+def test_a_run_without_a_sound_checkpoint_does_not_start_from_the_beginning(tmp_path: Path) -> None:
+    config = config_of(train__updates=2)
+    trained(config, tmp_path / "run")
+    first, last = (tmp_path / "run" / "checkpoints" / f"update-0000000{update}" for update in (1, 2))
+    weights = bytearray((last / "model.safetensors").read_bytes())
+    weights[len(weights) // 3] ^= 1
+    (last / "model.safetensors").write_bytes(weights)
+    with TrainingRun(config, tmp_path / "run") as run:
+        assert run.progress.update == 1
+        assert [note for note in run.notes if "update-00000002/model.safetensors: its content is not what was" in note]
+    (first / "manifest.json").unlink()
+    with pytest.raises(RunError, match=r"no checkpoint of .*/run can be gone on from, .* Move .*/checkpoints away"):
+        trained(config, tmp_path / "run")
+    assert (last / "model.safetensors").read_bytes() == weights
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
+    assert [event.update for event in trained(config, tmp_path / "run")] == [1, 2]
 
 
 def test_a_checkpoint_is_a_model_that_search_can_use(tmp_path: Path) -> None:

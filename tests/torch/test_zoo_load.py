@@ -106,6 +106,12 @@ def test_a_policy_comes_frozen_in_eval_mode_with_its_embedding_tied(policy: Path
     assert tokenizer.decode(tokenizer.encode("12+3=15")).replace(" ", "") == "12+3=15"
 
 
+def test_a_text_longer_than_the_model_takes_is_encoded_without_a_warning(policy: Path) -> None:
+    tokenizer: Any = load_policy(str(policy))[1]
+    tokenizer.model_max_length = 2
+    assert len(tokenizer("a b c d e f g h")["input_ids"]) > 2
+
+
 def test_the_weights_are_those_of_the_file(policy: Path) -> None:
     model, _ = load_policy(str(policy))
     stored = load_file(policy / "model.safetensors")

@@ -39,11 +39,14 @@ def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
         (["--set", "search.widht=3"], 2, "unknown key 'search.widht'. Did you mean 'search.width'?"),
         (["--set", "nonsense"], 2, "--set nonsense: write it as KEY=VALUE"),
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),
+        (["missing.yaml"], 2, "missing.yaml: cannot read the config"),
+        (["a.yaml", "--config", "b.yaml"], 2, "a.yaml and --config b.yaml are two files for one run: give one of them"),
+        (["--resume", "full", "a.yaml"], 2, "--resume continues a run with the config it has: leave a.yaml out"),
         (["--task", "lader"], 2, "Did you mean 'ladder'?"),
         (["--task", "empty.jsonl"], 2, "empty.jsonl: the file has no rows"),
         (["--task", "broken.jsonl"], 2, "broken.jsonl, line 17: not valid JSON"),
         (["--task", "rg:nothing_like_it"], 2, "reasoning-gym has no generator 'nothing_like_it'"),
-        (["--out", "full"], 2, "full is not empty. Choose a new folder, or continue it with --resume full"),
+        (["--out", "full"], 2, "full is not empty. Choose a new folder"),
         (["--out", "empty.jsonl"], 2, "out: cannot make the folder empty.jsonl: File exists"),
         (["--out", "/proc/nowhere"], 2, "out: cannot make the folder /proc/nowhere"),
         (["--set", 'out="a\\0b"'], 2, "is no name of a folder"),
@@ -61,6 +64,28 @@ def test_bad_input_to_search_is_one_clear_line(tmp_path: Path, arguments: list[s
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert said in complaint(preloaded("search", *arguments, cwd=tmp_path), code)
+
+
+@pytest.mark.parametrize("given", [["run.yaml"], ["--config", "run.yaml"]])
+@pytest.mark.parametrize("command", ["search", "plan", "sweep", "train", "sft", "train-prm"])
+def test_the_file_of_a_run_is_an_argument_of_every_command(tmp_path: Path, command: str, given: list[str]) -> None:
+    (tmp_path / "run.yaml").write_text("search: {widht: 3}")
+    said = complaint(preloaded(command, *given, cwd=tmp_path), 2)
+    assert "run.yaml: unknown key 'search.widht'. Did you mean 'search.width'?" in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--model", "no such option: --model. Did you mean --policy?"),
+        ("--lr", "no such option: --lr. Did you mean --set train.learning_rate=VALUE?"),
+        ("--beta", "no such option: --beta. Did you mean --set train.kl_weight=VALUE?"),
+        ("--max-norm", "no such option: --max-norm. Did you mean --set train.max_norm=VALUE?"),
+        ("--nonsense", "no such option: --nonsense. `palmette train --help` lists what there is"),
+    ],
+)
+def test_a_flag_of_another_library_is_told_as_ours(tmp_path: Path, flag: str, said: str) -> None:
+    assert said in complaint(preloaded("train", flag, "1", cwd=tmp_path), 2)
 
 
 def test_a_task_that_cannot_be_read_leaves_no_run_folder_behind(tmp_path: Path) -> None:

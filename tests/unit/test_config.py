@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from palmette.config import check_config, known_keys, load_config, recorded_config
+from palmette.config import OTHER_WORDS, check_config, known_keys, load_config, recorded_config
 from palmette.errors import ConfigError
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.settings import Config
@@ -322,9 +322,20 @@ def test_a_key_is_guessed_in_another_table_and_by_its_last_word() -> None:
         "width": "search.width",
         "widht": "search.width",
         "search.temperature": "policy.temperature",
+        "train.lr": "train.learning_rate",
+        "train.beta": "train.kl_weight",
+        "train.num_generations": "search.width",
+        "train.rewrads": "train.rewards",
     }.items():
         with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
             load_config(None, {key: 4})
+    # Like train.kl as a whole, and not at all by its own word.
+    with pytest.raises(ConfigError, match=r"unknown key 'train.xl'. See docs/config.md"):
+        load_config(None, {"train.xl": 4})
+
+
+def test_what_other_libraries_call_a_key_is_one_of_ours() -> None:
+    assert set(OTHER_WORDS.values()) <= set(known_keys())
 
 
 def test_files_are_put_to_a_policy_as_it_was_trained_to_read_them() -> None:

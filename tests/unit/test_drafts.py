@@ -75,8 +75,8 @@ def test_chances_begin_as_measured_elsewhere_and_go_where_the_counts_are() -> No
 def test_the_cost_of_a_tick_is_linear_between_measured_sizes_and_beyond() -> None:
     costs = drafts._COSTS
     assert [tick_cost(size) for size in costs] == pytest.approx(list(costs.values()))
-    assert tick_cost(3) == pytest.approx((costs[2] + costs[4]) / 2)
-    assert tick_cost(384) == pytest.approx(costs[256] + costs[256] - costs[128])
+    assert tick_cost(24) == pytest.approx((costs[17] * 8 + costs[32] * 7) / 15)
+    assert tick_cost(96) == pytest.approx(costs[64] + costs[64] - costs[32])
     assert all(tick_cost(size) < tick_cost(size + 1) for size in range(1, 400))
 
 

@@ -19,10 +19,18 @@ from palmette.commands.report import rejudging, report
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
-from palmette.events import OomRetry, QuestionFinished, QuestionStarted, RunStarted, WaveDone
+from palmette.events import (
+    Evaluated,
+    OomRetry,
+    QuestionFinished,
+    QuestionStarted,
+    RunStarted,
+    UpdateDone,
+    WaveDone,
+)
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.run.folder import anchored, finished_questions, new_folder, run_config
+from palmette.run.folder import anchored, check_command, finished_questions, has_begun, new_folder, run_config
 from palmette.run.sweep import PLAN, Cell, open_sweep
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
@@ -173,6 +181,9 @@ def test_a_new_folder_must_be_empty_and_writable(tmp_path: Path) -> None:
     folder = new_folder(load_config(None, {"out": str(tmp_path / "a" / "b")}))
     assert folder.is_dir()
     (folder / "file").touch()
+    with pytest.raises(ConfigError, match="is not empty. Choose a new folder$"):  # There is nothing to continue.
+        new_folder(load_config(None, {"out": str(folder)}))
+    (folder / FILE_NAME).touch()
     with pytest.raises(ConfigError, match="is not empty. Choose a new folder, or continue it with --resume"):
         new_folder(load_config(None, {"out": str(folder)}))
     with pytest.raises(ConfigError, match="cannot make the folder"):
@@ -196,6 +207,24 @@ def test_paths_of_a_config_hold_in_any_working_directory(tmp_path: Path, monkeyp
     config = anchored(load_config(None, settings))
     assert (config.task.name, config.reward.model) == (str(tmp_path / "rows.jsonl"), str(tmp_path / "model"))
     assert (config.policy.model, config.reward.adapter) == ("seedling", "gone")
+
+
+def test_rewards_test_task_and_critic_of_a_training_run_hold_in_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests.jsonl").touch()
+    (tmp_path / "critic").mkdir()
+    (tmp_path / "head").mkdir()  # A folder of that name does not take the place of the value head.
+    rewards = {"mine.py:right": 1.0, "judge": 0.5, "package.module:own": 2.0}
+    train = {"train.rewards": rewards, "train.eval_task": "tests.jsonl", "train.critic": "critic"}
+    config = anchored(load_config(None, train)).train
+    assert config.rewards == {f"{tmp_path}/mine.py:right": 1.0, "judge": 0.5, "package.module:own": 2.0}
+    assert (config.eval_task, config.critic) == (f"{tmp_path}/tests.jsonl", f"{tmp_path}/critic")
+    others = anchored(load_config(None, {"train.eval_task": "ladder"})).train
+    assert (others.eval_task, others.critic) == ("ladder", "head")
+    with pytest.raises(ConfigError, match=r"train.rewards names .*/mine.py:right twice: give it one weight"):
+        anchored(load_config(None, {"train.rewards": {"mine.py:right": 1.0, "./mine.py:right": 1.0}}))
 
 
 def test_a_folder_named_like_a_task_or_a_part_does_not_take_its_place(
@@ -223,6 +252,60 @@ def test_finished_questions_are_known_and_a_task_that_changed_is_refused(tmp_pat
     other = load_task(load_config(None, {"task.questions": 2, "task.prompt": "other {question}"}).task)
     with pytest.raises(RunError, match=f"question {first.id} is no longer what it was; the task has changed"):
         finished_questions(tmp_path, other)
+
+
+def test_a_run_has_begun_when_its_folder_has_more_than_its_config(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        assert not has_begun(tmp_path)
+        log.write(Evaluated(0, 1, 0.5, 0.5, 0.1, 1, 1.0))
+        (tmp_path / "report.html").touch()
+        assert not has_begun(tmp_path)
+        log.write(UpdateDone(1, 4, {}, {}, {}))
+        assert has_begun(tmp_path)
+        log.clear()
+        assert log.is_empty
+        log.write(QuestionStarted("q", "", None, 3, ""))  # A search.
+        assert has_begun(tmp_path)
+        log.clear()
+    (tmp_path / FILE_NAME).write_text("damaged\n")
+    assert has_begun(tmp_path)
+    (tmp_path / FILE_NAME).write_text("")
+    (tmp_path / "checkpoints").mkdir()
+    assert has_begun(tmp_path)
+
+
+STARTED_BY: dict[str, dict[str, Any]] = {
+    "train": {},
+    "sft": {"sft.data": "rows.jsonl"},
+    "train-prm": {"prm.questions": 4},
+    "search": {"sft.data": "rows.jsonl"},  # One file may serve several commands.
+}
+
+
+@pytest.mark.parametrize("command", STARTED_BY)
+def test_a_run_goes_on_only_with_the_command_that_started_it(tmp_path: Path, command: str) -> None:
+    with EventLog(tmp_path) as log:
+        config = load_config(None, STARTED_BY[command]).model_dump(mode="json")
+        log.write(RunStarted("0", config, "" if command == "search" else "id"))
+        if command == "search":
+            log.write(QuestionStarted("q", "", None, 3, ""))
+    for other in STARTED_BY:
+        expected = pytest.raises(
+            RunError, match=f"is a run of palmette {command}: go on with palmette {command} --resu"
+        )
+        with nullcontext() if other == command else expected:
+            check_command(tmp_path, other)
+
+
+def test_training_runs_and_runs_without_results_of_earlier_versions_are_told_apart(tmp_path: Path) -> None:
+    with EventLog(tmp_path) as log:
+        log.write(RunStarted("0", Config().model_dump(mode="json")))
+        for command in STARTED_BY:
+            check_command(tmp_path, command)
+        log.write(UpdateDone(1, 4, {}, {}, {}))
+    with pytest.raises(RunError, match="is a run of palmette train"):
+        check_command(tmp_path, "search")
 
 
 def test_a_folder_that_does_not_begin_with_its_config_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What a training run decides for itself is recorded: a run that goes on has the same questions and limits."""
 
 import json
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ from palmette.config import load_config
 from palmette.run.folder import anchored
 from palmette.run.training_checks import training_config
 from palmette.settings import Config
-from palmette.train.rollout.split import training_data
+from palmette.tasks.task import Question
+from palmette.train.rollout.split import digest_of, training_data
 
 
 def recorded_twice(values: dict[str, Any]) -> tuple[Config, Config]:
@@ -34,6 +37,22 @@ def test_all_rows_of_a_file_are_trained_on(tmp_path: Path) -> None:
     first, later = recorded_twice({"task.name": str(file), "train.questions": 4})
     for config in (first, later):
         assert len(training_data(config.task, config.train).training.questions) == 70
+
+
+def test_questions_that_differ_in_anything_they_are_rewarded_by_have_other_digests() -> None:
+    def asked(number: int, **columns: Any) -> Question:
+        return Question(str(number), ({"role": "user", "content": f"1+{number}"},), "2", {"columns": columns})
+
+    when = datetime(2020, 1, 1)  # As parquet has them.
+    questions = [asked(1, level=1, when=when), asked(2, level=1, when=when)]
+    others = [
+        questions[:1],
+        questions[::-1],
+        [asked(1, level=1, when=when), asked(2, level=2, when=when)],
+        [asked(1, level=1, when=when), replace(questions[1], reference="3")],
+    ]
+    assert digest_of(questions) == digest_of([asked(1, when=when, level=1), asked(2, level=1, when=when)])
+    assert len({digest_of(questions), *map(digest_of, others)}) == 5
 
 
 def test_only_tokens_limit_independent_branches_unless_a_depth_is_given() -> None:

@@ -36,7 +36,8 @@ class LocalBackend:
 
     The KV of a node is found by question and node id until the node is released; for any other parent the prefix is
     computed. With `kv_bytes` the KV cache has that fixed size, without it grows as needed. Without `drafts` every tick
-    gives one token a step; the steps are the same.
+    gives one token a step; the steps are the same. None drafts where that is faster: not with small models, whose ticks
+    read few weights.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LocalBackend:
         sampling: Sampling,
         batch_rows: int,
         kv_bytes: int | None = None,
-        drafts: bool = True,
+        drafts: bool | None = None,
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
@@ -57,6 +58,7 @@ class LocalBackend:
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
+        drafts = not self.tree.is_small if drafts is None else drafts
         self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended, drafts=drafts)
         self._rows: list[_Row] = []
         """The steps in flight."""
@@ -328,7 +330,7 @@ def make_backend(
         sampling=sampling,
         batch_rows=settings.batch_rows,
         kv_bytes=kv_bytes,
-        drafts=settings.drafts == "auto",
+        drafts=None if settings.drafts == "auto" else False,
     )
 
 

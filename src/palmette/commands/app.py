@@ -88,12 +88,22 @@ def _usage(error: Any) -> str:
         flags = [flag for parameter in error.ctx.command.params for flag in parameter.opts if flag.startswith("--")]
         given = error.option_name.lstrip("-")
         near = nearest(given, [flag[2:] for flag in flags])
-        word = nearest(given, _OTHER_WORDS)
+        word = nearest(given, _OTHER_WORDS, least=0.8)
         meant = near or (_OTHER_WORDS[word] if word else None)
         message = f"no such option: {error.option_name}"
         if f"--{meant}" in flags:
             return f"{message}. Did you mean --{meant}?"
+        key = _key_of(given.replace("-", "_"))
+        if key is not None and "--set" in flags:
+            return f"{message}. Did you mean --set {key}=VALUE?"
     return f"{message}. `{error.ctx.command_path} --help` lists what there is"
+
+
+def _key_of(word: str) -> str | None:
+    """Return the key of a config that somebody meant who wrote it as a flag."""
+    from palmette.config import OTHER_WORDS, known_keys
+
+    return next((key for key in known_keys() if key.rpartition(".")[2] == word), None) or OTHER_WORDS.get(word)
 
 
 @app.callback(invoke_without_command=True)

@@ -13,7 +13,8 @@ from palmette.units import one_line
 
 _STRATEGIES = ", ".join(registry.built_ins("strategy"))
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of the run.")]
+RunFile = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="YAML file of the run.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="The same, as a flag.")]
 Policy = Annotated[str | None, typer.Option(help="Model that proposes steps: zoo name, folder, hub name.")]
 Reward = Annotated[str | None, typer.Option(help="Model that scores steps, package.module:name, or 'none'.")]
 Embedder = Annotated[str | None, typer.Option(help="Model that tells which steps say the same.")]
@@ -49,7 +50,7 @@ def overrides_of(
     overrides: dict[str, Any] = {}
     if ets_config is not None:
         if config_file is not None:
-            raise ConfigError("--config and --ets-config are two files for one run: give one of them")
+            raise ConfigError(f"{config_file} and --ets-config are two files for one run: give one of them")
         read = read_ets_file(ets_config)
         overrides.update(read.settings)
         print(*(one_line(f"{ets_config}: {line}", 200) for line in read.notes), sep="\n", file=sys.stderr)
@@ -60,6 +61,13 @@ def overrides_of(
     if overrides.get("reward.model") == "none":
         overrides["reward.model"] = None
     return overrides
+
+
+def one_file(run: Path | None, config_file: Path | None) -> Path | None:
+    """Return the YAML file of a run, given as an argument or by `--config`; raise ConfigError for two."""
+    if run is not None and config_file is not None:
+        raise ConfigError(f"{run} and --config {config_file} are two files for one run: give one of them")
+    return run or config_file
 
 
 def check_trust(folder: Path, names: Sequence[str | None], *, trusted: bool) -> None:

@@ -21,6 +21,7 @@ _PIPED_COLUMNS = 160
 
 
 def plan(
+    run: flags.RunFile = None,
     config_file: flags.ConfigFile = None,
     policy: flags.Policy = None,
     reward: flags.Reward = None,
@@ -71,6 +72,7 @@ def plan(
         "memory.devices": devices,
         "memory.any_embed_device": any_embed_device or None,
     }
+    config_file = flags.one_file(run, config_file)
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
     if resume is not None:
         flags.check_trust(resume, [run_config(resume, imports=False).search.strategy], trusted=trust)

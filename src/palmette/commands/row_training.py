@@ -40,15 +40,16 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
                 if isinstance(event, RowsTested):
                     page.write_if_cheap()
             last = training.last_checkpoint()
+        trained = folder / last if last is not None else None
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette {_COMMANDS[table]} --resume {folder}") from None
     if as_json:
-        told = {"run": str(folder), _TRAINED[table]: str(last), "report": str(page.path), **shown.summary()}
+        told = {"run": str(folder), _TRAINED[table]: str(trained), "report": str(page.path), **shown.summary()}
         print(json.dumps(told, indent=2))
     else:
         print(f"run     {one_line_path(folder)}")
-        if last is not None:
-            print(f"{_TRAINED[table]:<7} {one_line_path(last)}")
+        if trained is not None:
+            print(f"{_TRAINED[table]:<7} {one_line_path(trained)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
 

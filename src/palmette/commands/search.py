@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def search(
+    run: flags.RunFile = None,
     config_file: flags.ConfigFile = None,
     policy: flags.Policy = None,
     reward: flags.Reward = None,
@@ -50,12 +51,13 @@ def search(
         "embedder.model": embedder,
         "memory.devices": devices,
     }
+    config_file = flags.one_file(run, config_file)
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
     if resume is None:
         folder = _start(config_file, overrides)
     else:
         if overrides or config_file or ets_config:
-            told = "--config" if config_file else "--ets-config" if ets_config else next(iter(overrides))
+            told = str(config_file) if config_file else "--ets-config" if ets_config else next(iter(overrides))
             raise ConfigError(f"--resume continues a run with the config it has: leave {told} out")
         folder = _resume(resume)
     _show(folder, as_json=as_json)
@@ -83,10 +85,12 @@ def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
 
 def _resume(folder: Path) -> Path:
     from palmette.api import Searcher
+    from palmette.run.folder import check_command
     from palmette.run.sweep import PLAN
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: palmette sweep --resume {folder}")
+    check_command(folder, "search")
     searcher = Searcher.of_run(folder)
     with ProgressLine(folder.name) as line, _told_how_to_continue(folder):
         for _ in searcher.resume(folder, progress=line.tell):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def sft(
-    run: Annotated[Path | None, typer.Argument(help="YAML file of the run.")] = None,
+    run: flags.RunFile = None,
+    config_file: flags.ConfigFile = None,
     policy: flags.Policy = None,
     data: Annotated[
         str | None, typer.Option(help="JSONL or parquet file of prompt and completion, or of messages.")
@@ -36,7 +37,9 @@ def sft(
         "out": out,
         "memory.devices": devices,
     }
-    config, goes_on = config_of(run, flags.overrides_of(given, settings), resume, _complete)
+    config, goes_on = config_of(
+        "sft", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+    )
     train_rows("sft", config, goes_on, as_json=as_json)
 
 

@@ -23,6 +23,7 @@ DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
 
 
 def sweep(
+    file: flags.RunFile = None,
     strategies: Annotated[str, typer.Option(help="Names with commas between.")] = ",".join(
         registry.built_ins("strategy")
     ),
@@ -48,11 +49,12 @@ def sweep(
         "task.questions": questions,
         "out": out,
     }
+    config_file = flags.one_file(file, config_file)
     overrides = flags.overrides_of(given, settings)
     if resume is not None:
         if config_file or overrides:
             raise ConfigError(
-                "--resume continues a sweep with what it was told: leave --questions, --config, --set and --out out"
+                "--resume continues a sweep with what it was told: leave the file, --questions, --set and --out out"
             )
         run(open_sweep(resume))
         return

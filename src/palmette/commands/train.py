@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    run: Annotated[Path | None, typer.Argument(help="YAML file of the run.")] = None,
+    run: flags.RunFile = None,
+    config_file: flags.ConfigFile = None,
     policy: flags.Policy = None,
     task: flags.TaskName = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo, dapo, ppo, ..., or package.module:name.")] = None,
@@ -47,7 +49,8 @@ def train(
         "memory.devices": devices,
     }
     overrides = flags.overrides_of(given, settings)
-    config, goes_on = config_of(run, overrides, resume, _complete)
+    with redirect_stdout(sys.stderr):  # What is printed where one's own code is imported.
+        config, goes_on = config_of("train", flags.one_file(run, config_file), overrides, resume, _complete)
     if dry_run:
         _preview(config)
         return
@@ -72,7 +75,8 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     table = TrainingTable(config.train.updates)
     page = Page(folder)
     try:
-        with TrainingRun(config, folder) as training, table:
+        # What reward functions print goes to stderr: stdout has the result alone, for --json and for scripts.
+        with redirect_stdout(sys.stderr), TrainingRun(config, folder) as training, table:
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
             if goes_on is not None:
@@ -83,15 +87,16 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
                 if isinstance(event, Evaluated):
                     page.write_if_cheap()
             last = training.last_checkpoint()
+        trained = folder / last if last is not None else None
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
     if as_json:
-        told = {"run": str(folder), "policy": str(last), "report": str(page.path), **table.summary()}
+        told = {"run": str(folder), "policy": str(trained), "report": str(page.path), **table.summary()}
         print(json.dumps(told, indent=2))
     else:
         print(f"run     {one_line_path(folder)}")
-        if last is not None:
-            print(f"policy  {one_line_path(last)}")
+        if trained is not None:
+            print(f"policy  {one_line_path(trained)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def train_prm(
-    run: Annotated[Path | None, typer.Argument(help="YAML file of the run.")] = None,
+    run: flags.RunFile = None,
+    config_file: flags.ConfigFile = None,
     policy: Annotated[str | None, typer.Option(help="Model whose body gets a scalar head, and which solves.")] = None,
     data: Annotated[str | None, typer.Option(help="JSONL or parquet file of prompt, completions and labels.")] = None,
     questions: Annotated[int | None, typer.Option(help="Instead of a file: how many questions to label.")] = None,
@@ -38,7 +39,9 @@ def train_prm(
         "out": out,
         "memory.devices": devices,
     }
-    config, goes_on = config_of(run, flags.overrides_of(given, settings), resume, _complete)
+    config, goes_on = config_of(
+        "train-prm", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+    )
     train_rows("prm", config, goes_on, as_json=as_json)
 
 

@@ -14,40 +14,47 @@ if TYPE_CHECKING:
 
 
 def config_of(
-    file: Path | None, overrides: dict[str, Any], resume: Path | None, complete: Callable[["Config"], "Config"]
+    command: str,
+    file: Path | None,
+    overrides: dict[str, Any],
+    resume: Path | None,
+    complete: Callable[["Config"], "Config"],
 ) -> tuple["Config", Path | None]:
     """Return the run's config and the folder of a run that goes on, None for a new run.
 
     A run goes on with `resume`, or if the folder that the config names holds one. `complete` returns the config as it
-    is recorded, and raises for one that cannot be trained. Raises RunError where a run would go on with other settings.
+    is recorded, and raises for one that cannot be trained. Raises RunError where a run would go on with other settings,
+    or was started by another command than this one.
     """
     from palmette.config import load_config
     from palmette.event_log import FILE_NAME
-    from palmette.run.folder import anchored, run_config
+    from palmette.run.folder import anchored, check_command, run_config
     from palmette.run.training_checks import check_same_run
 
     if resume is not None:
         if file is not None:
             raise ConfigError(f"--resume continues a run with the config it has: leave {file} out")
-        recorded = complete(run_config(resume))
+        check_command(resume, command)
+        recorded = complete(anchored(run_config(resume)))
         config = complete(anchored(load_config(recorded, overrides))) if overrides else recorded
         check_same_run(resume, recorded, config)
         return config, resume
     config = complete(load_config(file, overrides))
     if config.out is not None and (Path(config.out) / FILE_NAME).exists():
         folder = Path(config.out)
+        check_command(folder, command)
         config = complete(anchored(config))
-        check_same_run(folder, complete(run_config(folder)), config)
+        check_same_run(folder, complete(anchored(run_config(folder))), config)
         return config, folder
     return config, None
 
 
 class Page:
-    """The report of a run that goes on."""
+    """The report of a run that goes on. `path` is for messages: relative where the folder was given so."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "report.html"
-        self._folder = folder
+        self._folder = folder.absolute()
         self._written = time.monotonic()
         self._seconds = 0.0
 
@@ -56,7 +63,7 @@ class Page:
         from palmette.report.training.page import write_training_page
 
         begun = time.monotonic()
-        write_training_page([self._folder], self.path)
+        write_training_page([self._folder], self._folder / self.path.name)
         self._written = time.monotonic()
         self._seconds = self._written - begun
 

@@ -26,20 +26,19 @@ _PRIOR_CHECKS = 8
 
 _WORTH = 0.7
 """What an accepted token counts beside one of a tick without drafts: less, because a lane that is ahead of the others
-shortens only those later ticks that wait for it. Replaying the texts of `_CHANCES`, with `_COSTS` as the clock, gives
-1.09, 1.08 and 1.01 times the speed without drafts at 1, 4 and 16 rows; 0.5 gives 1.08, 1.07, 1.02, and 1 gives 1.09,
-1.08, 0.99. The chances come from the same texts, so other texts may gain less."""
+shortens only those later ticks that wait for it. Replaying the texts of `_CHANCES` told no difference of more than
+0.02 times the speed between 0.5 and 1."""
 
 _MOST_CONTEXTS = 2**13
 """Contexts that an index remembers: about 1 MiB. When it is full, the older half is forgotten."""
 
-_COSTS = {1: 1.0, 2: 1.31, 4: 1.32, 8: 1.82, 16: 2.09, 32: 2.9, 64: 5.04, 128: 8.18, 256: 16.2}
+_COSTS = {1: 1.0, 2: 1.05, 3: 1.37, 4: 1.41, 5: 2.0, 16: 2.29, 17: 3.2, 32: 3.34, 64: 5.27}
 """What a tick of so many tokens costs, in ticks of one token.
 
-Measured with SmolLM2-135M in float32, each token in a lane of its own below a prompt of 100 tokens: milliseconds of CPU
-time of one thread, the fastest of 8 turns, on a machine that was busy with other work: 77, 104, 98, 140, 161, 223, 388,
-630, 1251. The mean of 104 and 98 stands for both 2 and 4 tokens, so that a larger tick never costs less. Seconds with
-two threads on an idle machine were not measured.
+Measured with SmolLM2-135M in float32 on two idle cores, each token in a lane of its own below a prompt of 100 tokens,
+milliseconds, the fastest of 3 turns: 30.7, 32.1, 42.1, 43.4, 61.5 (8 tokens 63.3, 12 tokens 68.3), 70.2, 98 (a little
+less than 24 tokens, 100), 102.5, 161.7. The steps are those of `products`: few rows are multiplied in another way, and
+more are filled up to 16 or 32.
 """
 
 _STEPS = tuple(_COSTS)

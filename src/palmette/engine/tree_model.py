@@ -5,6 +5,7 @@ Shapes: P pieces, T tokens of a tick, V outputs per token (logits, or one score)
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
@@ -48,7 +49,8 @@ class TreeModel:
         self._model = model
         self.cache = TreeCache(KvPool(kv_shape(model), budget_bytes))
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
-        self._hidden_size = int(getattr(model.config.get_text_config(), "hidden_size", SMALL_HIDDEN_SIZE + 1))
+        self.is_small = getattr(model.config.get_text_config(), "hidden_size", math.inf) <= SMALL_HIDDEN_SIZE
+        """Whether a tick's time is that of its many small operations, not that of reading the weights."""
         self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
@@ -206,7 +208,7 @@ class TreeModel:
         """
         if self.device.type != "cpu" or self._is_rounded:
             return nullcontext()
-        return as_many_as_free(1 if self._hidden_size <= SMALL_HIDDEN_SIZE else None)
+        return as_many_as_free(1 if self.is_small else None)
 
     @contextmanager
     def _attention(self, name: str | None) -> Iterator[None]:

@@ -11,7 +11,17 @@ from palmette import registry
 from palmette.config import check_config, recorded_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, read_events
-from palmette.events import QuestionFinished, QuestionStarted, RunStarted
+from palmette.events import (
+    Evaluated,
+    MemoryTimeline,
+    OomRetry,
+    QuestionFinished,
+    QuestionStarted,
+    Reclaimed,
+    RowsTested,
+    RunStarted,
+    UpdateDone,
+)
 from palmette.settings import Config
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import Task
@@ -37,7 +47,8 @@ def new_folder(config: Config, label: str | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"out: {folder} is not empty. Choose a new folder, or continue it with --resume {folder}")
+            again = f", or continue it with --resume {folder}" if (folder / FILE_NAME).exists() else ""
+            raise ConfigError(f"out: {folder} is not empty. Choose a new folder{again}")
     except OSError as error:
         raise ConfigError(f"out: cannot make the folder {folder}: {error.strerror}") from error
     except ValueError as error:
@@ -60,6 +71,42 @@ def run_config(folder: Path, *, imports: bool = True) -> Config:
     if not isinstance(first, RunStarted):
         raise RunError(f"{folder / FILE_NAME}: the first event is not run_started; start the run again in a new folder")
     return recorded_config(first.config, str(folder / FILE_NAME), imports=imports)
+
+
+def check_command(folder: Path, command: str) -> None:
+    """Raise RunError for a folder whose run was started by another command than the one that would go on with it."""
+    started = _started_by(folder)
+    if started not in (command, None):
+        raise RunError(f"{folder} is a run of palmette {started}: go on with palmette {started} --resume {folder}")
+
+
+def _started_by(folder: Path) -> str | None:
+    """Return the command that started a run, None if nothing tells: a search, or a training run, without results."""
+    events = read_events(folder)
+    first = next(events, None)
+    for event in events:
+        if isinstance(event, QuestionStarted):
+            return "search"
+        if isinstance(event, UpdateDone | Evaluated | RowsTested):
+            break
+    else:
+        if not isinstance(first, RunStarted) or not first.run:
+            return None
+    config = run_config(folder, imports=False)
+    if config.sft.data is not None:
+        return "sft"
+    return "train" if config.prm.data is None and config.prm.questions is None else "train-prm"
+
+
+def has_begun(folder: Path) -> bool:
+    """Tell whether a folder has more of a run than its config: one that has not may start anew with another."""
+    if {path.name for path in folder.iterdir()} - {FILE_NAME, "report.html"}:
+        return True
+    before = RunStarted | Evaluated | RowsTested | MemoryTimeline | Reclaimed | OomRetry
+    try:
+        return not all(isinstance(event, before) for event in read_events(folder))
+    except RunError:
+        return True
 
 
 def recorded_values(config: Config) -> dict[str, Any]:
@@ -102,11 +149,33 @@ def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
     for table, key in (("task", "name"), ("embedder", "model"), *product(("policy", "reward"), ("model", "adapter"))):
         name = values[table][key]
         if name and _may_be_path(table, key, name) and os.path.exists(os.path.expanduser(name)):
-            values[table][key] = os.path.abspath(os.path.expanduser(name))
+            values[table][key] = _absolute(name)
     for table in ("sft", "prm"):
         if values[table]["data"]:
-            values[table]["data"] = os.path.abspath(os.path.expanduser(values[table]["data"]))
+            values[table]["data"] = _absolute(values[table]["data"])
+    train = values["train"]
+    if train["eval_task"] and source_of(train["eval_task"]) == FILE_SOURCE:
+        train["eval_task"] = _absolute(train["eval_task"])
+    if train["critic"] not in ("head", *ENTRIES) and os.path.exists(os.path.expanduser(train["critic"])):
+        train["critic"] = _absolute(train["critic"])
+    train["rewards"] = _anchored_rewards(train["rewards"])
     return check_config(values, {}, "config", strategies=strategies)
+
+
+def _anchored_rewards(rewards: dict[str, float]) -> dict[str, float]:
+    """Return rewards with `file.py:name` made absolute; raise ConfigError where two names stand for one function."""
+    anchored: dict[str, float] = {}
+    for name, weight in rewards.items():
+        path, _, function = name.rpartition(":")
+        whole = f"{_absolute(path)}:{function}" if path.endswith(".py") else name
+        if whole in anchored:
+            raise ConfigError(f"train.rewards names {one_line(whole, 200)} twice: give it one weight")
+        anchored[whole] = weight
+    return anchored
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _may_be_path(table: str, key: str, name: str) -> bool:

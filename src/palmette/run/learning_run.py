@@ -1,5 +1,6 @@
 """What all training runs have: a folder with events and checkpoints, a meter, a guard, a learning rate."""
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palmette import __version__
-from palmette.event_log import EventLog
+from palmette.errors import RunError
+from palmette.event_log import EventLog, read_events
 from palmette.events import CheckpointWritten, Event, RunStarted
 from palmette.memory.device import limit_device_memory
 from palmette.memory.guard import RunPieces, guard_with_meter, run_whole
@@ -17,7 +19,7 @@ from palmette.memory.heap import mapped_blocks
 from palmette.memory.meter import Meter
 from palmette.planner.run_plan import PlannedMemory
 from palmette.run.boards import boards
-from palmette.run.folder import recorded_values
+from palmette.run.folder import has_begun, recorded_values
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint, CheckpointStore
 from palmette.train.samples import Sample
@@ -44,7 +46,7 @@ class LearningRun(ABC):
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
-        self.folder = folder
+        self.folder = folder.absolute()  # Reward functions may change the working directory.
         self.notes: list[str] = []
         self._stack = ExitStack()
 
@@ -66,17 +68,29 @@ class LearningRun(ABC):
         """Load the model and the state of the run from its last checkpoint."""
 
     def _open(self) -> None:
-        """Lock the folder for this process; the first event of a new run is its config."""
+        """Lock the folder for this process; the first event of a run is the config that it began with."""
         self._log = self._stack.enter_context(EventLog(self.folder))
+        if not has_begun(self.folder):
+            self._log.clear()
         if self._log.is_empty:
-            self._log.write(RunStarted(__version__, recorded_values(self.config)))
+            self._log.write(RunStarted(__version__, recorded_values(self.config), secrets.token_hex(8)))
+        first = next(read_events(self.folder))
+        self._run = first.run if isinstance(first, RunStarted) else ""
 
     def _begin(self, planned: PlannedMemory) -> None:
-        """Find the folder's last sound checkpoint, load the model and begin to meter."""
+        """Find the folder's last sound checkpoint, load the model and begin to meter.
+
+        Raises RunError where there are checkpoints and none is sound: nobody asked to train from the beginning.
+        """
         config = self.config
         self._returns_blocks = planned.returns_blocks
-        self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints)
+        self._store = CheckpointStore(self.folder / CHECKPOINTS, keep=config.train.keep_checkpoints, run=self._run)
         found = self._store.newest()
+        if found.checkpoint is None and found.damaged:
+            raise RunError(
+                f"no checkpoint of {self.folder} can be gone on from, the newest because of this: {found.damaged[0]}. "
+                f"Move {self.folder / CHECKPOINTS} away to start from the beginning"
+            )
         self.notes += [f"not used: {told}" for told in found.damaged]
         meter = Meter(
             sample_seconds=config.memory.sample_seconds,
@@ -122,9 +136,9 @@ class LearningRun(ABC):
         self._tell(event)
 
     def last_checkpoint(self) -> Path | None:
-        """Return the folder of the last checkpoint."""
-        updates = self._store.updates()
-        return self._store.path(updates[-1]) if updates else None
+        """Return the folder of the last sound checkpoint, below that of the run."""
+        last = self._store.last()
+        return None if last is None else last.relative_to(self.folder)
 
     def _learning_rate(self, update: int) -> float:
         train = self.config.train

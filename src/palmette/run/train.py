@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from palmette import registry
 from palmette.config import load_config
-from palmette.errors import ConfigError
-from palmette.events import Evaluated, UpdateDone
+from palmette.errors import ConfigError, RunError
+from palmette.events import Evaluated, Event, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
 from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
@@ -28,8 +28,9 @@ from palmette.train.loop import Progress, Shown, TrainingParts, next_update, tra
 from palmette.train.rewards.rewards import Rewards
 from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCredit
 from palmette.train.rollout.order import QuestionOrder
-from palmette.train.rollout.split import training_data
+from palmette.train.rollout.split import digest_of, training_data
 from palmette.train.samples import Sample
+from palmette.units import one_line
 
 if TYPE_CHECKING:
     from palmette.run.training_policy import TrainedPolicy
@@ -86,6 +87,9 @@ class TrainingRun(LearningRun):
                 f"cannot be asked and {len(askable.questions)} are left: lower it, or raise train.prompt_tokens"
             )
         self._questions = askable.questions
+        self._questions_digest = digest_of(askable.questions)
+        if checkpoint is not None:
+            self._check_same_questions(checkpoint)
         self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
         self._evaluations: tuple[Rollouts, Task] | None = None
         if self.data.test is not None:
@@ -96,11 +100,31 @@ class TrainingRun(LearningRun):
             test = replace(self.data.test, questions=askable.questions)
             self._evaluations = Rollouts(testing, parts, test, self._meter, askable.room), test
         self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
+        if checkpoint is not None:
+            self._tell_changed_rewards(checkpoint)
 
     def _tell_skipped(self, askable: Askable, kind: str) -> None:
         if askable.skipped:
             reason = f"the first because {askable.skipped[0]}"
             self.notes.append(f"{len(askable.skipped)} {kind} cannot be asked and are left out, {reason}")
+
+    def _check_same_questions(self, checkpoint: Checkpoint) -> None:
+        """Raise RunError where the run would go on with other questions: its position in their order would be wrong."""
+        if checkpoint.state.get("questions", self._questions_digest) != self._questions_digest:
+            raise RunError(
+                f"{self.folder} was started with other questions to train on than there are now: "
+                f"{self.config.task.name} has changed, or what is left out of it for tests or for its length. Give it "
+                f"the same questions, or another --out"
+            )
+
+    def _tell_changed_rewards(self, checkpoint: Checkpoint) -> None:
+        before = checkpoint.state.get("rewards", {})
+        for name, digest in self._rewards.digests.items():
+            if before.get(name, digest) != digest:
+                self.notes.append(
+                    f"the file of the reward {one_line(name, 120)} has changed since update {checkpoint.update}: "
+                    f"updates from here on are rewarded by what it holds now"
+                )
 
     def updates(self) -> Iterator[Shown]:
         """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment."""
@@ -124,7 +148,7 @@ class TrainingRun(LearningRun):
             learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
-            checkpoint=self._write_checkpoint,
+            checkpoint=self._checkpoint,
             phase=self._phase,
             peak_bytes=self._meter.peaks,
             record=self._record,
@@ -150,6 +174,11 @@ class TrainingRun(LearningRun):
     def _try_update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool) -> "UpdateResult":
         """Compute the gradients of an update and drop them."""
         return self._update(samples, 0.0, on_policy)
+
+    def _checkpoint(self, progress: Progress, metric: float | None) -> Event:
+        return self._write_checkpoint(
+            progress, metric, {"questions": self._questions_digest, "rewards": self._rewards.digests}
+        )
 
     def _evaluate(self, update: int) -> Evaluated:
         """Search the test questions with the policy as it is; always with the same seed."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.run.boards import check_boards
-from palmette.run.folder import recorded_values
+from palmette.run.folder import has_begun, recorded_values
 from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
@@ -122,19 +122,26 @@ def without_reward(config: Config) -> Config:
 _MAY_CHANGE = {
     "train": {
         "updates", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_questions", "eval_task", "eval_strategy",
-        "eval_width", "stop_without_signal", "reward_seconds", "micro_batch_tokens", "log_to",
+        "eval_width", "stop_without_signal", "reward_seconds", "on_reward_error", "prompt_tokens",
+        "micro_batch_tokens", "log_to",
     },
+    "task": {"unaskable"},
     "sft": {"epochs"},
     "prm": {"epochs"},
 }  # fmt: skip
-"""Settings with which a run may go on that was started with others. Those that change rounding alone too."""
+"""Settings with which a run may go on that was started with others. Those that change rounding alone too.
+
+Whether evaluations, limits of prompts and what is left out have changed the questions is told by their digest."""
 
 
 def check_same_run(folder: Path, recorded: Config, config: Config) -> None:
     """Raise RunError where a run would go on with other settings than it was started with.
 
-    Both configs are complete, as `training_config` or `row_config` returns them.
+    Both configs are complete, as `training_config` or `row_config` returns them. A run without an update has nothing to
+    go on from: it starts anew, with any settings.
     """
+    if not has_begun(folder):
+        return
     before, now = recorded_values(recorded), recorded_values(config)
     for table in ("policy", "reward", "task", "embedder", "search", "train", "sft", "prm"):
         for key, value in before[table].items():

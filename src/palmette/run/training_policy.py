@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palmette.backends.local import make_backend
+from palmette.errors import ConfigError
 from palmette.memory.guard import RunPieces
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
@@ -18,7 +19,7 @@ from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.samples import Sample
 from palmette.train.update.reference import response_logprobs, response_values
 from palmette.units import parse_bytes
-from palmette.zoo.load import load_policy
+from palmette.zoo.load import load_policy, stored_dtypes
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,8 @@ class TrainedPolicy(TrainedModel):
 
     def __init__(self, config: Config, checkpoint: Checkpoint | None) -> None:
         super().__init__(config, checkpoint)
+        if config.train.uses_reference and config.train.method == "full" and self.model.device.type == "cpu":
+            _check_reference(config)
         kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
         self.backend = make_backend(self.model, self.tokenizer, config.policy, kv_bytes)
         self._reference: Any = None
@@ -92,3 +95,16 @@ class TrainedPolicy(TrainedModel):
         if self.model.device.type == "cpu":
             return MappedWeights(self._reference)
         return HostCopies(self._reference, self.model.device)
+
+
+def _check_reference(config: Config) -> None:
+    """Raise ConfigError for a reference that would not be the file's own pages: it would take memory as a whole."""
+    policy = config.policy
+    other = stored_dtypes(policy.model) - {policy.dtype}
+    if other:
+        stored = ", ".join(sorted(other))
+        raise ConfigError(
+            f"train.kl_weight is {config.train.options['kl_weight']:g}: the reference is {policy.model} as it was "
+            f"before training, read layer by layer from its file, which holds {stored}, and policy.dtype is "
+            f"{policy.dtype}. Set policy.dtype to {stored}, train.method to lora, or train.kl_weight to 0"
+        )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from palmette.engine.limits import EMBEDDED_TOKENS
+from palmette.engine.threads import as_many_as_free
 from palmette.memory.heap import mapped_blocks
 from palmette.zoo.foreign import as_backend_error
 
@@ -24,7 +25,7 @@ class SentenceEmbedder:
 
     def embed(self, texts: Sequence[str]) -> "ArrayLike":
         """Return one vector for each text, in order. Raises BackendError if the model fails."""
-        with as_backend_error(f"embedder {self.name} cannot embed"), mapped_blocks():
+        with as_backend_error(f"embedder {self.name} cannot embed"), mapped_blocks(), as_many_as_free():
             lengths = self._lengths(texts)
             vectors: dict[int, np.ndarray] = {}
             for batch in batches(lengths, self._batch_rows, EMBEDDED_TOKENS):

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -136,7 +137,7 @@ def _roll_out(
     """
     groups: list[Group] = []
     draws = failed = 0
-    told: dict[str, float] = {}
+    logged: dict[str, list[float]] = {}
     while not draws or (draws < parts.credit.most_draws and _with_signal(groups) < settings.questions):
         questions, progress.position = parts.order.take(progress.position, settings.questions)
         results = parts.roll_out(questions, _rollout_seed(seed, progress.update, draws))
@@ -146,8 +147,10 @@ def _roll_out(
         groups += make_groups(results, responses, rewarded)
         failed += rewarded.failed
         draws += 1
-        told |= {f"metric {name}": mean for name, mean in rewarded.metrics.items()}
-    return groups, {"draws": float(draws), "failed_rewards": float(failed), **told}
+        for name, values in rewarded.metrics.items():
+            logged.setdefault(f"metric {name}", []).extend(values)
+    means = {name: statistics.fmean(values) for name, values in logged.items()}
+    return groups, {"draws": float(draws), "failed_rewards": float(failed), **means}
 
 
 def _samples(parts: TrainingParts, groups: Sequence[Group], timed: TimedPhases) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""What the user of a training run should know: answers cut at the limit, no signal, entropy that has collapsed."""
+"""What the user of a training run should know: answers cut at the limit, no rewards, no signal, collapsed entropy."""
 
 from collections.abc import Iterator
 
@@ -22,6 +22,13 @@ def notices_of(done: UpdateDone, first_entropy: float | None, without_signal: in
             "cut",
             f"{numbers['cut_share']:.0%} of the responses were cut at the limit and had no chance of a right answer: "
             f"raise search.total_tokens, or set train.mask_cut",
+        )
+    if numbers["responses"] and numbers["unrewarded"] == numbers["responses"]:
+        yield Noticed(
+            done.update,
+            "reward",
+            f"no reward applied to any of the {numbers['responses']:.0f} responses: train.rewards gave None for all of "
+            f"them, or failed and was skipped, and nothing is learned",
         )
     if without_signal >= SIGNALLESS_UPDATES:
         yield Noticed(

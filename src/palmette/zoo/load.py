@@ -15,7 +15,7 @@ from palmette.errors import BackendError, ConfigError
 from palmette.units import count_of, describe_error
 from palmette.zoo.adapter import load_adapter
 from palmette.zoo.catalog import Role
-from palmette.zoo.folder import check_weights, read_json
+from palmette.zoo.folder import check_weights, read_header, read_json, weight_files
 from palmette.zoo.foreign import as_backend_error, quiet
 from palmette.zoo.quantize import KINDS, quantize_linear
 from palmette.zoo.resolve import check_model_name, fetch, is_hub_id, resolve
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 # These heads generate no text. As a tied output layer needs no weights, their models would load as policies unnoticed.
 _OTHER_HEADS = ("Classification", "QuestionAnswering")
@@ -52,6 +53,12 @@ def load_tokenizer(name: str) -> "tuple[PreTrainedTokenizerBase, PretrainedConfi
         return tokenizer, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
+def stored_dtypes(name: str) -> set[str]:
+    """Return the dtypes in which a policy's files hold its weights, such as `float32`. Raises as `load_policy` does."""
+    headers = [read_header(path) for path in weight_files(_local_folder(name, "policy"))]
+    return {_STORED.get(dtype, dtype) for header in headers for dtype in header.dtypes.values() if "F" in dtype}
+
+
 def _tokenizer_in(folder: Path, name: str, role: Role) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
@@ -61,6 +68,8 @@ def _tokenizer_in(folder: Path, name: str, role: Role) -> "PreTrainedTokenizerBa
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
+    # Prompts that are too long are refused or left out with a count; transformers would warn of the first one.
+    found.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return found
 
 

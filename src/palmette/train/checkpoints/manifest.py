@@ -29,8 +29,12 @@ def write_manifest(folder: Path, **facts: Any) -> None:
     sync_folder(folder)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint whose files are all as they were written.
+_READ = (".safetensors", ".json")
+"""What files end with that are read when a checkpoint is loaded: none of them may be missing in the manifest."""
+
+
+def read_manifest(folder: Path, *, needs: str) -> dict[str, Any]:
+    """Return the manifest of a checkpoint whose files are all as they were written, the file `needs` among them.
 
     Raises RunError, with what is wrong, for a damaged checkpoint and for one of a newer format.
     """
@@ -40,6 +44,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         files = manifest["files"]
         if manifest["format"] != FORMAT:
             raise RunError(f"{folder}: written in format {manifest['format']}, this version reads format {FORMAT}")
+        there = [str(part.relative_to(folder)) for part in folder.rglob("*") if part.suffix in _READ and part != path]
+        for name in (needs, *there):
+            if name not in files:
+                raise RunError(f"{folder}: damaged: {FILE_NAME} does not list {name}")
         for name, expected in files.items():
             part = folder / name
             if part.stat().st_size != expected["bytes"]:

@@ -1,11 +1,12 @@
 """The reward of each response: a weighted sum of the judge's, a reward model's and functions of the user's own."""
 
+import hashlib
 import importlib.util
 import queue
-import statistics
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,19 @@ from typing import Any, Literal
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.own_parts import finite_number, shown
+from palmette.own_parts import shown
 from palmette.score.judges.gym import gym_points
-from palmette.train.rewards.signature import Logged, TrainerState, call_batch, call_each, convention_of, is_async
+from palmette.train.rewards.signature import (
+    LARGEST,
+    Logged,
+    TrainerState,
+    as_failure,
+    call_batch,
+    call_each,
+    convention_of,
+    is_async,
+    small_number,
+)
 from palmette.train.rollout.responses import Response
 from palmette.units import describe_error, nearest, one_line
 
@@ -30,19 +41,22 @@ reasoning-gym, which may be a part of the full ones."""
 _LONGEST_VALUE = 200
 """Characters that are kept of what a function logs of a response."""
 
+_LOOP_SECONDS = 1.0
+"""What the loop that calls async functions may take beside the limit of each call, which it keeps itself."""
+
 
 @dataclass(frozen=True)
 class Rewarded:
     """The reward of each response, None where no part of the sum applies; and how many calls failed and were left out.
 
-    `parts` has the rewards by name, before their weights. `metrics` are the means of numbers that functions logged,
-    `columns` what they logged of each response.
+    `parts` has the rewards by name, those of files without their folder, before their weights. `metrics` are the
+    numbers that functions logged, `columns` what they logged of each response.
     """
 
     totals: list[float | None]
     parts: dict[str, list[float | None]]
     failed: int
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -51,12 +65,14 @@ class Rewards:
 
     A function that raises, returns what is no finite number, or takes longer than `seconds` stops the run with the
     response shown (`on_error` stop), or counts as None for that response and is counted (skip). None means that a part
-    does not apply: it is left out of the sum.
+    does not apply: it is left out of the sum. `digests` has a hash of each function's file, empty where there is none.
     """
 
     def __init__(self, weights: Mapping[str, float], *, seconds: float, on_error: Literal["stop", "skip"]) -> None:
         self._weights = dict(weights)
+        self._names = _short_names(weights)
         self._functions = {name: find_reward(name) for name in weights if name not in BUILT_IN}
+        self.digests = {name: _digest_of(name, function) for name, function in self._functions.items()}
         self._seconds = seconds
         self._stops = on_error == "stop"
 
@@ -67,52 +83,71 @@ class Rewards:
         """
         failed, logged = 0, Logged()
         parts: dict[str, list[float | None]] = {}
-        for name in self._weights:
-            if name in BUILT_IN:
-                parts[name] = list(map(BUILT_IN[name], responses))
-            else:
-                parts[name], lost = self._called(name, responses, state or TrainerState(), logged)
-                failed += lost
+        for name, shown_as in self._names.items():
+            parts[shown_as], lost = self._checked(name, responses, state or TrainerState(), logged)
+            failed += lost
         totals: list[float | None] = []
         for place in range(len(responses)):
             told = [
-                (self._weights[name], reward)
-                for name, rewards in parts.items()
+                (weight, reward)
+                for weight, rewards in zip(self._weights.values(), parts.values(), strict=True)
                 if (reward := rewards[place]) is not None
             ]
-            totals.append(sum(weight * reward for weight, reward in told) if told else None)
-        metrics = {one_line(name, 60): statistics.fmean(numbers) for name, numbers in logged.metrics.items()}
+            totals.append(self._sum(told, responses[place]) if told else None)
+        metrics = {one_line(name, 60): list(numbers) for name, numbers in logged.metrics.items()}
         columns = {
             one_line(name, 60): [one_line(str(value), _LONGEST_VALUE) for value in values]
             for name, values in logged.columns.items()
         }
         return Rewarded(totals, parts, failed, metrics, columns)
 
-    def _called(
+    def _sum(self, told: Sequence[tuple[float, float]], response: Response) -> float:
+        total = sum(weight * reward for weight, reward in told)
+        if not abs(total) <= LARGEST:
+            raise RunError(
+                f"the weighted sum of the rewards of question {one_line(response.question.id, 80)} is {total:g}, and "
+                f"it may be {LARGEST:g} at the most: lower the weights of train.rewards"
+            )
+        return total
+
+    def _checked(
         self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged
     ) -> tuple[list[float | None], int]:
-        """Return a function's rewards, and for how many responses it failed."""
-        function, seconds = self._functions[name], self._seconds
-        if convention_of(function) == "trl":
-            returned = _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
-        elif is_async(function):
-            # Each call has its own limit; this one is for a function that blocks where it should wait.
-            every = seconds * max(1, len(responses))
-            returned = _each(_within(every, partial(call_each, function, responses, seconds, logged)), len(responses))
-        else:
-            single = [partial(call_each, function, [response], seconds, logged) for response in responses]
-            returned = [_each(_within(seconds, work), 1)[0] for work in single]
+        """Return the rewards of one name, and for how many responses there is none because it failed."""
         rewards: list[float | None] = []
         failed = 0
-        for response, value in zip(responses, returned, strict=True):
+        for response, value in zip(responses, self._returned(name, responses, state, logged), strict=True):
             try:
                 rewards.append(_reward(value))
             except Exception as error:
                 if self._stops:
-                    raise RunError(_told(name, response, error, seconds)) from error
+                    raise RunError(_told(name, response, error, self._seconds)) from error
                 rewards.append(None)
                 failed += 1
         return rewards, failed
+
+    def _returned(self, name: str, responses: Sequence[Response], state: TrainerState, logged: Logged) -> Iterator[Any]:
+        """Yield what a function returns for each response, or the exception that it raised; call it when asked."""
+        if name in BUILT_IN:
+            yield from map(BUILT_IN[name], responses)
+            return
+        function, seconds = self._functions[name], self._seconds
+        if convention_of(function) == "trl":
+            yield from _each(_within(seconds, partial(call_batch, function, responses, state, logged)), len(responses))
+        elif is_async(function):
+            ended: list[Response] = []
+            work = partial(call_each, function, responses, seconds, logged, ended)
+            yield from _each(_within(seconds + _LOOP_SECONDS, work, ended), len(responses))
+        else:
+            for response in responses:
+                yield from _each(_within(seconds, partial(call_each, function, [response], seconds, logged)), 1)
+
+
+def _short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what each reward is called in statistics: of files only the last part, unless two would be the same."""
+    short = {name: Path(name).name if name.rpartition(":")[0].endswith(".py") else name for name in names}
+    called = Counter(short.values())
+    return {name: own if called[own] == 1 else name for name, own in short.items()}
 
 
 def _each(returned: list[Any] | Exception, count: int) -> list[Any]:
@@ -125,24 +160,26 @@ def _reward(value: Any) -> float | None:
     if isinstance(value, Exception):
         raise value
     try:
-        return finite_number(value)
+        return small_number(value)
     except ValueError:
-        raise ValueError(f"it returned {shown(value)}, and a reward is a finite number or None") from None
+        told = f"it returned {shown(value)}, and a reward is a finite number up to {LARGEST:g} or None"
+        raise ValueError(told) from None
 
 
 def _told(name: str, response: Response, error: Exception, seconds: float) -> str:
     cause = f"it took longer than train.reward_seconds {seconds:g}" if isinstance(error, TimeoutError) else None
     return (
-        f"the reward {one_line(name, 80)} failed on question {one_line(response.question.id, 80)}: "
+        f"the reward {one_line(name, 300)} failed on question {one_line(response.question.id, 80)}: "
         f"{cause or describe_error(error)}. The response: {one_line(response.text, 120)!r}. "
         f"train.on_reward_error skip would leave it out"
     )
 
 
-def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Exception:
-    """Return what `work` returns, or its exception, or TimeoutError after `seconds`.
+def _within(seconds: float, work: Callable[[], list[Any]], ended: Sequence[Response] = ()) -> list[Any] | Exception:
+    """Return what `work` returns, or its exception, or TimeoutError after `seconds` in which `ended` did not grow.
 
-    Work that hangs ends with the process. Raises what is no Exception: an interrupt.
+    Calls at once have limits of their own; `ended` is for an async function that blocks where it should wait, so that
+    one call runs after the other. Work that hangs ends with the process. Raises an interrupt.
     """
     done: queue.Queue[list[Any] | BaseException] = queue.Queue()
 
@@ -153,13 +190,16 @@ def _within(seconds: float, work: Callable[[], list[Any]]) -> list[Any] | Except
             done.put(error)
 
     threading.Thread(target=run, name="palmette-reward", daemon=True).start()
-    try:
-        returned = done.get(timeout=seconds)
-    except queue.Empty:
-        return TimeoutError()
-    if isinstance(returned, BaseException) and not isinstance(returned, Exception):
-        raise returned
-    return returned
+    before = 0
+    while True:
+        try:
+            returned = done.get(timeout=seconds)
+            break
+        except queue.Empty:
+            if len(ended) == before:
+                return TimeoutError()
+            before = len(ended)
+    return as_failure(returned) if isinstance(returned, BaseException) else returned
 
 
 def find_reward(name: str) -> Callable[..., Any]:
@@ -169,7 +209,7 @@ def find_reward(name: str) -> Callable[..., Any]:
     """
     path, _, attribute = name.rpartition(":")
     if path.endswith(".py") and attribute:
-        found = _from_file(Path(path), attribute, name)
+        found = _from_file(Path(path).expanduser(), attribute, name)
     elif registry.is_reference(name):
         found = registry.find_reference("reward", name)
     else:
@@ -182,6 +222,16 @@ def find_reward(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"train.rewards: {one_line(name, 80)} is {shown(found)}, not a function")
     return found  # type: ignore[no-any-return]  # Checked just now.
+
+
+def _digest_of(name: str, function: Callable[..., Any]) -> str:
+    path, _, _ = name.rpartition(":")
+    module = getattr(function, "__module__", None) or type(function).__module__
+    file = path if path.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
+    try:
+        return hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest() if file else ""
+    except OSError:
+        return ""
 
 
 def _from_file(path: Path, attribute: str, name: str) -> Any:

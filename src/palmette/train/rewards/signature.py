@@ -7,13 +7,26 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from palmette import registry
-from palmette.own_parts import finite_number
+from palmette.own_parts import finite_number, shown
 from palmette.train.rollout.responses import Response
+from palmette.units import describe_error, one_line
 
 Convention = Literal["trl", "verl", "palmette"]
 
 _TRL = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 _VERL = {"solution_str", "ground_truth"}
+
+
+LARGEST = 1e18
+"""No reward and no metric is larger: sums and squares of larger ones overflow, in float32 from 3e38 on."""
+
+
+def small_number(value: Any) -> float:
+    """Return a number of any library as a float. Raises ValueError for what is none and for one above `LARGEST`."""
+    number = finite_number(value)
+    if abs(number) > LARGEST:
+        raise ValueError("too large")
+    return number
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,19 @@ class Logged:
 
     def metric(self, name: str, value: Any) -> None:
         """Take a number; several of one name are averaged. Raises ValueError for what is none."""
-        self.metrics.setdefault(str(name), []).append(finite_number(value))
+        try:
+            number = small_number(value)
+        except ValueError:
+            raise ValueError(
+                f"it logged {one_line(str(name), 80)} as {shown(value)}, and a metric is a finite number up to "
+                f"{LARGEST:g}"
+            ) from None
+        self.metrics.setdefault(str(name), []).append(number)
+
+    def add(self, other: "Logged") -> None:
+        """Take the numbers that another one has."""
+        for name, numbers in other.metrics.items():
+            self.metrics.setdefault(name, []).extend(numbers)
 
 
 def convention_of(function: Callable[..., Any]) -> Convention:
@@ -81,16 +106,32 @@ def call_batch(
     return rewards
 
 
-def call_each(function: Callable[..., Any], responses: Sequence[Response], seconds: float, logged: Logged) -> list[Any]:
+def call_each(
+    function: Callable[..., Any],
+    responses: Sequence[Response],
+    seconds: float,
+    logged: Logged,
+    ended: list[Response] | None = None,
+) -> list[Any]:
     """Return what a function in another way returns for each response, or the exception that it raised.
 
-    An async function is called for all responses at once, and each call ends with TimeoutError after `seconds`.
+    An async function is called for all responses at once, and each call ends with TimeoutError after `seconds`. Those
+    whose calls have ended are put into `ended`.
     """
     arguments = _verl_arguments if convention_of(function) == "verl" else _own_arguments
 
+    async def called(response: Response) -> Any:
+        try:
+            return await registry.call_by_name(function, **arguments(response))
+        except SystemExit as error:  # It would end the loop, and with it the calls for all other responses.
+            raise as_failure(error) from error
+        finally:
+            if ended is not None:
+                ended.append(response)
+
     async def one(response: Response) -> Any:
         try:
-            return await asyncio.wait_for(registry.call_by_name(function, **arguments(response)), seconds)
+            return await asyncio.wait_for(called(response), seconds)
         except asyncio.TimeoutError:  # Not Python's own before 3.11.
             raise TimeoutError from None
 
@@ -104,17 +145,39 @@ def call_each(function: Callable[..., Any], responses: Sequence[Response], secon
     return [_score(value, logged) for value in returned]
 
 
+def as_failure(error: BaseException) -> Exception:
+    """Return what a function raised as an Exception: `sys.exit` in a reward must not end the run as if all was well.
+
+    Raises the error itself if it is an interrupt.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return RuntimeError(f"it raised {describe_error(error)}")
+
+
 async def _awaited(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
 def _score(value: Any, logged: Logged) -> Any:
-    """Return the score of a table that verl's functions may return; its other numbers are logged."""
+    """Return the score of a table that verl's functions may return; its other numbers are logged.
+
+    For a table that has none, or a number that cannot be logged, it is the error: other responses keep their scores.
+    """
     if not isinstance(value, Mapping):
         return value
-    for name, number in value.items():
-        if name != "score" and isinstance(number, int | float):
-            logged.metric(name, number)
+    numbers = {name: number for name, number in value.items() if name != "score" and isinstance(number, int | float)}
+    try:
+        if "score" not in value:
+            raise ValueError(f"it returned {shown(dict(value))}, a table without score")
+        own = Logged()
+        for name, number in numbers.items():
+            own.metric(name, number)
+    except ValueError as error:
+        return error
+    logged.add(own)
     return value["score"]
 
 

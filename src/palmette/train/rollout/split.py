@@ -1,12 +1,14 @@
 """Questions to train on and questions to test with, of which none is in both."""
 
 import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from palmette.errors import ConfigError
 from palmette.settings import TaskSettings, TrainSettings
 from palmette.tasks.load import FILE_SOURCE, load_task, source_of
-from palmette.tasks.task import Question, Task
+from palmette.tasks.task import COLUMNS, Question, Task
 
 _TEST_SEED = 1_000_003
 """Added to the seed of a generator that does not split its questions by itself."""
@@ -50,6 +52,15 @@ def training_data(task: TaskSettings, train: TrainSettings) -> TrainingData:
             f"or raise task.questions"
         )
     return TrainingData(replace(training, questions=left), test, len(training.questions) - len(left))
+
+
+def digest_of(questions: Sequence[Question]) -> str:
+    """Return a hash of questions in their order: of all that they are asked, judged and rewarded by."""
+    digest = hashlib.blake2b(digest_size=16)
+    for question in questions:
+        columns = json.dumps(question.key.get(COLUMNS), sort_keys=True, default=str)
+        digest.update(json.dumps([question.id, question.digest, columns]).encode())
+    return digest.hexdigest()
 
 
 def _test_settings(task: TaskSettings, train: TrainSettings) -> TaskSettings:
