@@ -51,7 +51,7 @@ class _Told:
 
 
 def _line_forms() -> list[tuple[str, _Told]]:
-    found = [(form, _Told("value")) for form in (*wordings.FACTS["given"], *wordings.SHORT)]
+    found = [(form, _Told("value")) for form in wordings.FACTS["given"]]
     for kind, forms in wordings.STEPS.items():
         for form in forms:
             if kind == "total" or kind == "gap":
