@@ -12,6 +12,8 @@ from palmette.tasks.words.lexicon import CONTAINERS
 from palmette.tasks.words.problem import SIGNS, Ask, Fact, Quantity
 
 _SLOTS = (("X", "x"), ("Y", "y"), ("Z", "z"))
+_OPERANDS = ("Yya", "Zzb")
+"""Holder, thing and value of each operand of a step."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,31 @@ def tell_ask(generator: random.Random, ask: Ask) -> str:
 
 
 def tell_step(generator: random.Random, step: Step) -> str:
-    """Return a line of a solution."""
-    return generator.choice(all_lines(step))
+    """Return a line of a solution, which says what it calculates with.
+
+    A model that has to find operands and their values without a word of them learns it much later.
+    """
+    told = _OPERANDS[: len(step.operands)] if step.target is not None else ()
+    return generator.choice(_lines(step, frozenset("".join(told))))
 
 
 def all_lines(step: Step) -> list[str]:
     """Return a step in every wording that fits."""
+    return _lines(step, frozenset())
+
+
+def _lines(step: Step, named: frozenset[str]) -> list[str]:
+    """Return a step in every wording that fits and has these slots."""
     left = SIGNS[step.kind].join(map(str, step.left))
     slots: dict[str, Any] = {"l": left, "e": f"{left}={step.result}", "c": step.result}
     slots["a"], slots["b"] = step.left[:2]
     if step.target is not None:
         slots.update(_slots((step.target, *step.operands)))
-    return [fill(form, slots) for form, names in _forms(wordings.STEPS[step.kind]) if _step_fits(names, slots)]
+    return [
+        fill(form, slots)
+        for form, names in _forms(wordings.STEPS[step.kind])
+        if named <= names and _step_fits(names, slots)
+    ]
 
 
 def tell_answer(answer: int) -> str:

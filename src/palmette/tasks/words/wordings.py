@@ -3,7 +3,7 @@
 Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} and {Z} {z} those of its operands, {n} the
 number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
 {c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
-A step may leave out any of its operands.
+A step may leave out any of its operands; solutions are told in those that name them all with their values.
 """
 
 from palmette.tasks.words.problem import AskKind, FactKind
@@ -129,6 +129,10 @@ _FROM_ONE = (
     "{Y} has {a} {y}, so {X} has {e} {x}.",
     "With {a} {y} of {Y} we get {e} {x} for {X}.",
     "The {y} of {Y} are {a}, so {X} has {e} {x}.",
+    "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
+    "With {a} {y} of {Y}, the {x} of {X} are {e}.",
+    "For the {x} of {X} we take the {a} {y} of {Y} and get {e}.",
+    "To get the {x} of {X}, we take {a} {y} of {Y}, that makes {e}.",
     "{Y} has {a} {y}, that makes {e} {x} for {X}.",
     "From {a} {y} of {Y} we find {e} {x} for {X}.",
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
@@ -138,17 +142,64 @@ _FROM_TWO = (
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
     "From {Y} and {Z} we find {e} {x} for {X}.",
     "Then {a} {y} and {b} {z} make {e} {x} for {X}.",
+    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so {X} has {e} {x}.",
+    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
+    "With {a} {y} of {Y} and {b} {z} of {Z} we get {e} {x} for {X}.",
+    "With {a} {y} of {Y} and {b} {z} of {Z}, the {x} of {X} are {e}.",
+    "From {a} {y} of {Y} and {b} {z} of {Z} we find {e} {x} for {X}.",
+    "For the {x} of {X} we take the {a} {y} of {Y} and the {b} {z} of {Z} and get {e}.",
+    "To get the {x} of {X}, we take {a} {y} of {Y} and {b} {z} of {Z}, that makes {e}.",
 )
 
 STEPS: dict[str, tuple[str, ...]] = {
-    "more": (*_ANY, *_FROM_ONE, "With more than {Y}, {X} has {e} {x}."),
-    "fewer": (*_ANY, *_FROM_ONE, "With fewer than {Y}, {X} has {e} {x}."),
-    "times": (*_ANY, *_FROM_ONE, "With many times the {y}, {X} has {e} {x}."),
-    "half": (*_ANY, *_FROM_ONE, "Half of the {y} of {Y} is {e} {x} for {X}."),
-    "share": (*_ANY, *_FROM_ONE, "One share of the {y} of {Y} is {e} {x} for {X}."),
-    "sum": (*_ANY, *_FROM_TWO, "Together {Y} and {Z} make {e} {x} for {X}."),
-    "difference": (*_ANY, *_FROM_TWO, "Without the {z} of {Z} we get {e} {x} for {X}."),
-    "rate": (*_ANY, *_FROM_ONE, "All {y} of {X} hold {e} {x}."),
+    "more": (
+        *_ANY,
+        *_FROM_ONE,
+        "With more than {Y}, {X} has {e} {x}.",
+        "With more than the {a} {y} of {Y}, {X} has {e} {x}.",
+    ),
+    "fewer": (
+        *_ANY,
+        *_FROM_ONE,
+        "With fewer than {Y}, {X} has {e} {x}.",
+        "With fewer than the {a} {y} of {Y}, {X} has {e} {x}.",
+    ),
+    "times": (
+        *_ANY,
+        *_FROM_ONE,
+        "With many times the {y}, {X} has {e} {x}.",
+        "With many times the {a} {y} of {Y}, {X} has {e} {x}.",
+    ),
+    "half": (
+        *_ANY,
+        *_FROM_ONE,
+        "Half of the {y} of {Y} is {e} {x} for {X}.",
+        "Half of the {a} {y} of {Y} is {e} {x} for {X}.",
+    ),
+    "share": (
+        *_ANY,
+        *_FROM_ONE,
+        "One share of the {y} of {Y} is {e} {x} for {X}.",
+        "One share of the {a} {y} of {Y} is {e} {x} for {X}.",
+    ),
+    "sum": (
+        *_ANY,
+        *_FROM_TWO,
+        "Together {Y} and {Z} make {e} {x} for {X}.",
+        "Together the {a} {y} of {Y} and the {b} {z} of {Z} make {e} {x} for {X}.",
+    ),
+    "difference": (
+        *_ANY,
+        *_FROM_TWO,
+        "Without the {z} of {Z} we get {e} {x} for {X}.",
+        "Without the {b} {z} of {Z}, the {a} {y} of {Y} make {e} {x} for {X}.",
+    ),
+    "rate": (
+        *_ANY,
+        *_FROM_ONE,
+        "All {y} of {X} hold {e} {x}.",
+        "All {a} {y} of {Y} hold {e} {x} for {X}.",
+    ),
     "total": (
         "Together that is {e}.",
         "The total is {e}.",
