@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palmette.commands.training_run import Page
+from palmette.commands.training_run import Page, result_lines, result_of
 from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
 from palmette.errors import StoppedError
 from palmette.events import RowsTested
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from palmette.settings import Config
 
 _COMMANDS = {"sft": "sft", "prm": "train-prm"}
-_TRAINED = {"sft": "policy", "prm": "reward"}
 
 
 def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
@@ -44,12 +43,15 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette {_COMMANDS[table]} --resume {folder}") from None
     if as_json:
-        told = {"run": str(folder), _TRAINED[table]: str(trained), "report": str(page.path), **shown.summary()}
+        result = result_of(config, trained) if table == "sft" else {"reward": str(trained)}
+        told = {"run": str(folder), **result, "report": str(page.path), **shown.summary()}
         print(json.dumps(told, indent=2))
     else:
         print(f"run     {one_line_path(folder)}")
-        if trained is not None:
-            print(f"{_TRAINED[table]:<7} {one_line_path(trained)}")
+        if table == "sft":
+            print(*result_lines(config, trained), sep="\n")
+        elif trained is not None:
+            print(f"reward  {one_line_path(trained)}")
         print(f"report  {one_line_path(page.path)}")
     page.write()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.training_run import Page, config_of
+from palmette.commands.training_run import Page, config_of, result_lines, result_of
 from palmette.commands.training_table import TrainingTable
 from palmette.errors import StoppedError
 from palmette.events import Evaluated
@@ -91,12 +91,12 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
     if as_json:
-        told = {"run": str(folder), "policy": str(trained), "report": str(page.path), **table.summary()}
+        told = {"run": str(folder), **result_of(config, trained), "report": str(page.path), **table.summary()}
         print(json.dumps(told, indent=2))
     else:
         print(f"run     {one_line_path(folder)}")
-        if trained is not None:
-            print(f"policy  {one_line_path(trained)}")
+        for line in result_lines(config, trained):
+            print(line)
         print(f"report  {one_line_path(page.path)}")
     page.write()
 

@@ -1,13 +1,14 @@
-"""What the commands that train have in common: the folder of a run that is new or goes on, and its report."""
+"""What the commands that train have in common: the folder of a run that is new or goes on, its result, its report."""
 
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from palmette.errors import ConfigError, RunError
-from palmette.units import one_line
+from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
     from palmette.settings import Config
@@ -47,6 +48,23 @@ def config_of(
         check_same_run(folder, complete(anchored(run_config(folder))), config)
         return config, folder
     return config, None
+
+
+def result_of(config: "Config", trained: Path | None) -> dict[str, str]:
+    """Return what was trained by the names of flags and settings: the policy, or with LoRA its base and the adapter."""
+    if config.train.method == "lora" and trained is not None:
+        return {"policy": config.policy.model, "adapter": str(trained)}
+    return {"policy": str(trained)}
+
+
+def result_lines(config: "Config", trained: Path | None) -> list[str]:
+    """Return lines that say where the trained policy is, and with LoRA how to search with it."""
+    if trained is None:
+        return []
+    if config.train.method != "lora":
+        return [f"policy  {one_line_path(trained)}"]
+    flags = f"--policy {quote(config.policy.model)} --set policy.adapter={quote(str(trained))}"
+    return [f"adapter {one_line_path(trained)}", f"search  palmette search {one_line(flags, 4000)}"]
 
 
 class Page:
