@@ -271,9 +271,7 @@ def test_an_adapter_given_as_model_is_refused(tmp_path: Path) -> None:
         ("org/some-model", "org/some-model"),
     ],
 )
-def test_an_adapter_given_as_model_is_told_with_its_base_and_the_flag(
-    tmp_path: Path, recorded: str, base: str
-) -> None:
+def test_an_adapter_given_as_model_is_told_with_its_base_and_the_flag(tmp_path: Path, recorded: str, base: str) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": recorded}))
     with pytest.raises(ConfigError) as raised:
         resolve(str(tmp_path))

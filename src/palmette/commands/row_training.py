@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palmette.commands.training_run import Page, result_lines, result_of
+from palmette.commands.training_run import Page, result_lines, result_of, stopped
 from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
-from palmette.errors import StoppedError
 from palmette.events import RowsTested
 from palmette.units import one_line, one_line_path
 
@@ -26,9 +25,10 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
     folder = goes_on or new_folder(config, f"{table}-{Path(config.policy.model).name}")
     print(f"events and checkpoints in {one_line_path(folder)}", file=sys.stderr)
     page = Page(folder)
+    shown = TrainingTable(0, ROW_COLUMNS)
     try:
         kind = SftRun if table == "sft" else PrmRun
-        with kind(anchored(config), folder, _labeled) as training, TrainingTable(0, ROW_COLUMNS) as shown:
+        with kind(anchored(config), folder, _labeled) as training, shown:
             shown.updates = training.config.train.updates
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
@@ -41,7 +41,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
             last = training.last_checkpoint()
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped; continue with: palmette {_COMMANDS[table]} --resume {folder}") from None
+        raise stopped(_COMMANDS[table], folder, shown.last_update) from None
     if as_json:
         result = result_of(config, trained) if table == "sft" else {"reward": str(trained)}
         told = {"run": str(folder), **result, "report": str(page.path), **shown.summary()}

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.training_run import Page, config_of, result_lines, result_of
+from palmette.commands.training_run import Page, config_of, finished_checkpoint, result_lines, result_of, stopped
 from palmette.commands.training_table import TrainingTable
-from palmette.errors import StoppedError
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
 
@@ -69,6 +68,10 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
 
+    finished = finished_checkpoint(goes_on, config.train.updates) if goes_on is not None else None
+    if goes_on is not None and finished is not None:
+        _tell_finished(config, goes_on, finished, as_json=as_json)
+        return
     folder = goes_on or new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}")
     config = anchored(config)
     print(_cost(config, folder), file=sys.stderr)
@@ -89,7 +92,31 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
             last = training.last_checkpoint()
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
+        raise stopped("train", folder, table.last_update) from None
+    _tell_result(config, folder, trained, page, table, as_json=as_json)
+    page.write()
+
+
+def _tell_finished(config: "Config", folder: Path, trained: Path, *, as_json: bool) -> None:
+    """Say that a run has made all its updates, and where its result is; nothing is loaded."""
+    from palmette.event_log import read_events
+
+    done = count_of(config.train.updates, "update")
+    print(
+        f"{one_line_path(folder)} is already finished: it has made {done}. --updates with more goes on", file=sys.stderr
+    )
+    table = TrainingTable(config.train.updates)
+    for event in read_events(folder):
+        table.recall(event)
+    page = Page(folder)
+    _tell_result(config, folder, trained, page, table, as_json=as_json)
+    if not page.path.exists():
+        page.write()
+
+
+def _tell_result(
+    config: "Config", folder: Path, trained: Path | None, page: Page, table: TrainingTable, *, as_json: bool
+) -> None:
     if as_json:
         told = {"run": str(folder), **result_of(config, trained), "report": str(page.path), **table.summary()}
         print(json.dumps(told, indent=2))
@@ -98,7 +125,6 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
         for line in result_lines(config, trained):
             print(line)
         print(f"report  {one_line_path(page.path)}")
-    page.write()
 
 
 def _cost(config: "Config", folder: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from palmette.errors import ConfigError, RunError
+from palmette.errors import ConfigError, RunError, StoppedError
 from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
@@ -65,6 +65,51 @@ def result_lines(config: "Config", trained: Path | None) -> list[str]:
         return [f"policy  {one_line_path(trained)}"]
     flags = f"--policy {quote(config.policy.model)} --set policy.adapter={quote(str(trained))}"
     return [f"adapter {one_line_path(trained)}", f"search  palmette search {one_line(flags, 4000)}"]
+
+
+def stopped(command: str, folder: Path, update: int | None) -> StoppedError:
+    """Return the error of a run that was stopped after so many updates, with what it will go on from."""
+    from palmette.event_log import FILE_NAME
+
+    again = f"palmette {command} --resume {quote(str(folder))}"
+    if not (folder / FILE_NAME).exists():
+        return StoppedError("stopped before anything was recorded: the same command starts it again")
+    after = f"stopped after update {update}" if update is not None else "stopped"
+    last = _last_update(folder)
+    if last is None:
+        return StoppedError(f"{after}, before the first checkpoint: {again} starts from the beginning")
+    return StoppedError(f"{after}; the last checkpoint is update {last}: {again} goes on from there")
+
+
+def finished_checkpoint(folder: Path, updates: int) -> Path | None:
+    """Return the last checkpoint of a run that has made all its updates; None if it has not.
+
+    Its files are hashed and none is loaded. None, too, for a checkpoint that is damaged or of another run.
+    """
+    from palmette.event_log import read_events
+    from palmette.events import RunStarted
+    from palmette.run.learning_run import CHECKPOINTS
+    from palmette.train.checkpoints.manifest import read_manifest
+    from palmette.train.checkpoints.store import TRAINING_FILE, CheckpointStore
+
+    last = _last_update(folder)
+    if last is None or last < updates:
+        return None
+    checkpoint = CheckpointStore(folder / CHECKPOINTS, keep=1).path(last)
+    try:
+        manifest = read_manifest(checkpoint, needs=TRAINING_FILE)
+    except RunError:
+        return None
+    first = next(read_events(folder), None)
+    is_own = isinstance(first, RunStarted) and first.run in ("", manifest.get("run"))
+    return checkpoint if is_own else None
+
+
+def _last_update(folder: Path) -> int | None:
+    from palmette.run.learning_run import CHECKPOINTS
+    from palmette.train.checkpoints.store import CheckpointStore
+
+    return max(CheckpointStore(folder / CHECKPOINTS, keep=1).updates(), default=None)
 
 
 class Page:
