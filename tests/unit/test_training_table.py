@@ -61,7 +61,11 @@ def test_the_last_table_stays_on_the_screen() -> None:
 
 def test_the_summary_of_a_finished_run_is_recalled_from_its_events(capsys: pytest.CaptureFixture[str]) -> None:
     shown, recalled = TrainingTable(10), TrainingTable(10)
-    events = [Evaluated(0, 5, 0.25, 0.5, 0.1, 100, 1.0), DONE, Evaluated(1, 5, 0.75, 0.5, 0.1, 100, 1.0)]
+    events: list[Evaluated | UpdateDone] = [
+        Evaluated(0, 5, 0.25, 0.5, 0.1, 100, 1.0),
+        DONE,
+        Evaluated(1, 5, 0.75, 0.5, 0.1, 100, 1.0),
+    ]
     for event in events:
         shown.show(event)
     capsys.readouterr()

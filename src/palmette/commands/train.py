@@ -101,7 +101,7 @@ def _tell_finished(config: "Config", folder: Path, trained: Path, *, as_json: bo
     """Say that a run has made all its updates, and where its result is; nothing is loaded."""
     from palmette.event_log import read_events
 
-    done = count_of(config.train.updates, "update")
+    done = count_of(int(trained.name.rpartition("-")[2]), "update")
     print(
         f"{one_line_path(folder)} is already finished: it has made {done}. --updates with more goes on", file=sys.stderr
     )
