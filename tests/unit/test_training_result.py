@@ -1,13 +1,14 @@
 """What the commands that train say when a run ends, is stopped, or has ended before."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from palmette.commands.training_run import finished_checkpoint, result_lines, result_of, stopped
+from palmette.commands.training_result import finished_checkpoint, result_lines, result_of, stopped, tell_finished
 from palmette.config import load_config
 from palmette.event_log import EventLog
-from palmette.events import RunStarted
+from palmette.events import RunStarted, UpdateDone
 from palmette.train.checkpoints.manifest import write_manifest
 
 pytestmark = pytest.mark.unit
@@ -57,11 +58,37 @@ def test_a_run_that_is_stopped_says_what_it_goes_on_from(tmp_path: Path) -> None
 
 def test_a_run_is_finished_with_a_sound_checkpoint_of_its_own_after_the_last_update(tmp_path: Path) -> None:
     begun(tmp_path)
-    assert finished_checkpoint(tmp_path, 5) is None
+    assert finished_checkpoint(tmp_path, updates=5) is None
     path = checkpoint(tmp_path, 5)
-    assert finished_checkpoint(tmp_path, 6) is None
-    assert finished_checkpoint(tmp_path, 5) == path
+    assert finished_checkpoint(tmp_path, updates=6) is None
+    assert finished_checkpoint(tmp_path, updates=5) == path
     (path / "training.safetensors").write_bytes(b"other")
-    assert finished_checkpoint(tmp_path, 5) is None
+    assert finished_checkpoint(tmp_path, updates=5) is None
     checkpoint(tmp_path, 6, run="another")
-    assert finished_checkpoint(tmp_path, 6) is None
+    assert finished_checkpoint(tmp_path, updates=6) is None
+
+
+def test_a_run_on_rows_is_finished_after_its_last_epoch(tmp_path: Path) -> None:
+    begun(tmp_path)
+    path = checkpoint(tmp_path, 4)
+    with EventLog(tmp_path) as log:
+        for update in (2, 4):
+            log.write(UpdateDone(update, 0, {"epoch": update / 2}, {}, {}, ()))
+    assert finished_checkpoint(tmp_path, epochs=2) == path
+    assert finished_checkpoint(tmp_path, epochs=3) is None
+
+
+def test_a_finished_run_tells_its_result_with_its_last_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(tmp_path)
+    path = checkpoint(tmp_path, 4)
+    with EventLog(tmp_path) as log:
+        log.write(UpdateDone(4, 0, {"reward": 0.5}, {}, {}, ()))
+    (tmp_path / "report.html").touch()
+    tell_finished(load_config(None, {}), tmp_path, path, "--updates", as_json=True)
+    told = capsys.readouterr()
+    assert "is already finished: it has made 4 updates. More --updates go on" in told.err
+    assert json.loads(told.out) == {
+        "run": str(tmp_path), "policy": str(path), "report": str(tmp_path / "report.html"), "reward": 0.5,
+    }  # fmt: skip

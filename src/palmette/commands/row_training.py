@@ -1,11 +1,11 @@
 """Runs training on rows and shows it: what `palmette sft` and `palmette train-prm` have in common."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palmette.commands.training_run import Page, result_lines, result_of, stopped
+from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
+from palmette.commands.training_run import Page
 from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
 from palmette.events import RowsTested
 from palmette.units import one_line, one_line_path
@@ -20,8 +20,13 @@ _COMMANDS = {"sft": "sft", "prm": "train-prm"}
 def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     """Train on rows in a new folder, or go on in this one; show updates, tests and where everything is."""
     from palmette.run.folder import anchored, new_folder
+    from palmette.run.row_checks import data_of
     from palmette.run.train_rows import PrmRun, SftRun
 
+    epochs = data_of(config, table).epochs
+    if goes_on is not None and (finished := finished_checkpoint(goes_on, epochs=epochs)) is not None:
+        tell_finished(config, goes_on, finished, "--epochs", as_json=as_json, reward=table == "prm")
+        return
     folder = goes_on or new_folder(config, f"{table}-{Path(config.policy.model).name}")
     print(f"events and checkpoints in {one_line_path(folder)}", file=sys.stderr)
     page = Page(folder)
@@ -42,17 +47,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
         raise stopped(_COMMANDS[table], folder, shown.last_update) from None
-    if as_json:
-        result = result_of(config, trained) if table == "sft" else {"reward": str(trained)}
-        told = {"run": str(folder), **result, "report": str(page.path), **shown.summary()}
-        print(json.dumps(told, indent=2))
-    else:
-        print(f"run     {one_line_path(folder)}")
-        if table == "sft":
-            print(*result_lines(config, trained), sep="\n")
-        elif trained is not None:
-            print(f"reward  {one_line_path(trained)}")
-        print(f"report  {one_line_path(page.path)}")
+    tell_result(config, folder, trained, shown.summary(), as_json=as_json, reward=table == "prm")
     page.write()
 
 

@@ -1,6 +1,5 @@
 """`palmette train`: trains a policy on a task by reinforcement learning, within the memory there is."""
 
-import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.training_run import Page, config_of, finished_checkpoint, result_lines, result_of, stopped
+from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
+from palmette.commands.training_run import Page, config_of
 from palmette.commands.training_table import TrainingTable
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
@@ -68,9 +68,8 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
 
-    finished = finished_checkpoint(goes_on, config.train.updates) if goes_on is not None else None
-    if goes_on is not None and finished is not None:
-        _tell_finished(config, goes_on, finished, as_json=as_json)
+    if goes_on is not None and (finished := finished_checkpoint(goes_on, updates=config.train.updates)) is not None:
+        tell_finished(config, goes_on, finished, "--updates", as_json=as_json)
         return
     folder = goes_on or new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}")
     config = anchored(config)
@@ -93,38 +92,8 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
         raise stopped("train", folder, table.last_update) from None
-    _tell_result(config, folder, trained, page, table, as_json=as_json)
+    tell_result(config, folder, trained, table.summary(), as_json=as_json)
     page.write()
-
-
-def _tell_finished(config: "Config", folder: Path, trained: Path, *, as_json: bool) -> None:
-    """Say that a run has made all its updates, and where its result is; nothing is loaded."""
-    from palmette.event_log import read_events
-
-    done = count_of(int(trained.name.rpartition("-")[2]), "update")
-    print(
-        f"{one_line_path(folder)} is already finished: it has made {done}. --updates with more goes on", file=sys.stderr
-    )
-    table = TrainingTable(config.train.updates)
-    for event in read_events(folder):
-        table.recall(event)
-    page = Page(folder)
-    _tell_result(config, folder, trained, page, table, as_json=as_json)
-    if not page.path.exists():
-        page.write()
-
-
-def _tell_result(
-    config: "Config", folder: Path, trained: Path | None, page: Page, table: TrainingTable, *, as_json: bool
-) -> None:
-    if as_json:
-        told = {"run": str(folder), **result_of(config, trained), "report": str(page.path), **table.summary()}
-        print(json.dumps(told, indent=2))
-    else:
-        print(f"run     {one_line_path(folder)}")
-        for line in result_lines(config, trained):
-            print(line)
-        print(f"report  {one_line_path(page.path)}")
 
 
 def _cost(config: "Config", folder: Path) -> str:

@@ -1,14 +1,13 @@
-"""What the commands that train have in common: the folder of a run that is new or goes on, its result, its report."""
+"""What the commands that train have in common: the folder of a run that is new or goes on, and its report."""
 
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from palmette.errors import ConfigError, RunError, StoppedError
-from palmette.units import one_line, one_line_path
+from palmette.errors import ConfigError, RunError
+from palmette.units import one_line
 
 if TYPE_CHECKING:
     from palmette.settings import Config
@@ -48,68 +47,6 @@ def config_of(
         check_same_run(folder, complete(anchored(run_config(folder))), config)
         return config, folder
     return config, None
-
-
-def result_of(config: "Config", trained: Path | None) -> dict[str, str]:
-    """Return what was trained by the names of flags and settings: the policy, or with LoRA its base and the adapter."""
-    if config.train.method == "lora" and trained is not None:
-        return {"policy": config.policy.model, "adapter": str(trained)}
-    return {"policy": str(trained)}
-
-
-def result_lines(config: "Config", trained: Path | None) -> list[str]:
-    """Return lines that say where the trained policy is, and with LoRA how to search with it."""
-    if trained is None:
-        return []
-    if config.train.method != "lora":
-        return [f"policy  {one_line_path(trained)}"]
-    flags = f"--policy {quote(config.policy.model)} --set policy.adapter={quote(str(trained))}"
-    return [f"adapter {one_line_path(trained)}", f"search  palmette search {one_line(flags, 4000)}"]
-
-
-def stopped(command: str, folder: Path, update: int | None) -> StoppedError:
-    """Return the error of a run that was stopped after so many updates, with what it will go on from."""
-    from palmette.event_log import FILE_NAME
-
-    again = f"palmette {command} --resume {quote(str(folder))}"
-    if not (folder / FILE_NAME).exists():
-        return StoppedError("stopped before anything was recorded: the same command starts it again")
-    after = f"stopped after update {update}" if update is not None else "stopped"
-    last = _last_update(folder)
-    if last is None:
-        return StoppedError(f"{after}, before the first checkpoint: {again} starts from the beginning")
-    return StoppedError(f"{after}; the last checkpoint is update {last}: {again} goes on from there")
-
-
-def finished_checkpoint(folder: Path, updates: int) -> Path | None:
-    """Return the last checkpoint of a run that has made all its updates; None if it has not.
-
-    Its files are hashed and none is loaded. None, too, for a checkpoint that is damaged or of another run.
-    """
-    from palmette.event_log import read_events
-    from palmette.events import RunStarted
-    from palmette.run.learning_run import CHECKPOINTS
-    from palmette.train.checkpoints.manifest import read_manifest
-    from palmette.train.checkpoints.store import TRAINING_FILE, CheckpointStore
-
-    last = _last_update(folder)
-    if last is None or last < updates:
-        return None
-    checkpoint = CheckpointStore(folder / CHECKPOINTS, keep=1).path(last)
-    try:
-        manifest = read_manifest(checkpoint, needs=TRAINING_FILE)
-    except RunError:
-        return None
-    first = next(read_events(folder), None)
-    is_own = isinstance(first, RunStarted) and first.run in ("", manifest.get("run"))
-    return checkpoint if is_own else None
-
-
-def _last_update(folder: Path) -> int | None:
-    from palmette.run.learning_run import CHECKPOINTS
-    from palmette.train.checkpoints.store import CheckpointStore
-
-    return max(CheckpointStore(folder / CHECKPOINTS, keep=1).updates(), default=None)
 
 
 class Page:
