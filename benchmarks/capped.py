@@ -5,15 +5,15 @@ Each search runs in a process of its own, whose address space is limited after i
 """
 
 import json
-import os
 import resource
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 
 import palmette.backends.local
 import palmette.score.scorers.likelihood
 import palmette.zoo.load  # noqa: F401 - imported before the forks, once for all searches
+from benchmarks.fork import done_in_a_fork
 from palmette import Searcher
 from palmette.config import check_config, load_config
 from palmette.event_log import read_events
@@ -45,16 +45,8 @@ def search(folder: Path, config: Config, allowed_bytes: int | None) -> None:
 
 def in_a_fork(folder: Path, config: Config, allowed_bytes: int | None) -> int | None:
     """Search in a process of its own; return the address space it took beyond what was loaded, None if it failed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            search(folder, config, allowed_bytes)
-        except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return None if status else int(folder.joinpath("taken").read_text(encoding="ascii"))
+    is_done = done_in_a_fork(partial(search, folder, config, allowed_bytes))
+    return int(folder.joinpath("taken").read_text(encoding="ascii")) if is_done else None
 
 
 def grown(folder: Path) -> list[Event]:

@@ -10,15 +10,15 @@ weights.
 
 import argparse
 import json
-import os
 import resource
 import time
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import palmette.backends.local
 import palmette.run.training_policy  # noqa: F401 - imported before the forks, once for both runs
+from benchmarks.fork import done_in_a_fork
 from benchmarks.peaks import phases_of_run
 from benchmarks.train_plan import least_device
 from palmette.config import load_config
@@ -62,16 +62,8 @@ def train(config: Config, folder: Path, allowed_bytes: int | None) -> None:
 
 def in_a_fork(config: Config, folder: Path, allowed_bytes: int | None = None) -> dict[str, Any] | None:
     """Train in a process of its own; return what it told, None if it failed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            train(config, folder, allowed_bytes)
-        except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return None if status else dict(json.loads(folder.joinpath("told.json").read_text(encoding="ascii")))
+    is_done = done_in_a_fork(partial(train, config, folder, allowed_bytes))
+    return dict(json.loads(folder.joinpath("told.json").read_text(encoding="ascii"))) if is_done else None
 
 
 def largest_difference(ours: Path, theirs: Path, update: int) -> float:

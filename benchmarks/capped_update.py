@@ -9,7 +9,6 @@ without a limit, in the pieces that the guard ended with: its weights have to be
 
 import argparse
 import json
-import os
 import random
 import resource
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.fork import done_in_a_fork
 from palmette.event_log import EventLog, read_events
 from palmette.events import OomRetry
 from palmette.memory.guard import RunPieces, guard_with_meter
@@ -147,16 +147,8 @@ def in_a_fork(
     folder: Path, options: argparse.Namespace, allowed_bytes: int | None = None, pieces: Sequence[int] | None = None
 ) -> dict[str, Any] | None:
     """Make the updates in a process of their own; return what it told, None if it failed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            two_updates(folder, options, allowed_bytes, pieces)
-        except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return None if status else dict(json.loads(folder.joinpath("told.json").read_text(encoding="ascii")))
+    is_done = done_in_a_fork(partial(two_updates, folder, options, allowed_bytes, pieces))
+    return dict(json.loads(folder.joinpath("told.json").read_text(encoding="ascii"))) if is_done else None
 
 
 def apart(ours: Path, theirs: Path, start: dict[str, torch.Tensor]) -> tuple[float, float]:

@@ -1,7 +1,9 @@
 """What a user's own parts raise and return: errors told with the part's name, numbers made plain."""
 
+import inspect
 import math
 import operator
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from reprlib import Repr
@@ -23,6 +25,22 @@ def name_of(part: Any) -> str:
         if isinstance(name, str):
             return name
     return type(part).__name__
+
+
+def place_in(part: Any, error: BaseException) -> str | None:
+    """Return `file.py:LINE`, the innermost line of the part's own file that an error passed; None if it passed none."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(part if inspect.isroutine(part) else type(part)))
+    except (TypeError, ValueError):
+        return None
+    lines = [
+        frame.lineno
+        for raised in (error, error.__cause__)
+        if raised is not None
+        for frame in traceback.extract_tb(raised.__traceback__)
+        if frame.filename == file
+    ]
+    return f"{one_line(str(file), 300)}:{lines[-1]}" if lines else None
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def test_bad_grids_are_refused_before_anything_is_made(tmp_path: Path) -> None:
         (["--seeds", "1,1"], "one of them was given twice"),
         (["--set", "search.width=3"], "use --widths"),
         (["--resume", str(tmp_path)], "is no sweep"),
-        (["--resume", str(tmp_path), "--questions", "3"], "leave --questions"),
+        (["--resume", str(tmp_path), "--questions", "3"], "leave the file, --questions, --set"),
     ]:
         if "--resume" not in arguments:
             arguments += ["--out", str(out)]

@@ -53,3 +53,6 @@ def test_a_run_that_is_killed_goes_on_from_another_folder_to_the_same_weights(tm
     for name in ("model.safetensors", "training.safetensors"):
         whole, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "killed"))
         assert again.read_bytes() == whole.read_bytes()
+    finished = palmette("train", "--resume", "../killed", cwd=tmp_path / "elsewhere")
+    assert (finished.returncode, finished.stdout) == (0, done.stdout)
+    assert finished.stderr == "../killed is already finished: it has made 2 updates. More --updates go on\n"

@@ -8,8 +8,8 @@ import pytest
 
 from palmette.event_log import read_events
 from palmette.events import Evaluated, RowsTested, UpdateDone
-from tests.command import palmette
-from tests.pages import ROOT, blocks, commands
+from tests.command import palmette, python
+from tests.pages import ROOT, blocks, commands, python_script
 
 pytestmark = pytest.mark.real
 
@@ -42,6 +42,15 @@ def test_the_first_run_goes_on_and_is_reported(folder: Path) -> None:
     assert (folder / "first" / "report.html").is_file()
     assert list((folder / "first" / "tensorboard").iterdir())
     assert all(event.numbers["learning_rate"] == 1e-4 for event in updates(folder / "first"))
+
+
+def test_an_adapter_is_merged_into_a_policy_as_the_page_does_it(folder: Path) -> None:
+    (folder / "merge.py").write_text(python_script(PAGE), encoding="utf-8")
+    merged = python(folder / "merge.py", cwd=folder)
+    assert merged.returncode == 0, merged.stderr
+    asked = ("--reward", "none", "--set", "task.format=ladder", "--questions", "1", "--width", "2")
+    done = palmette("search", "--policy", "merged", *asked, cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_statistic_of_a_run_is_explained_and_no_other(folder: Path) -> None:

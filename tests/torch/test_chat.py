@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from palmette.backends.chat import control_tokens, encode_text, render
 from palmette.errors import ConfigError
+from recipes.seedling.alphabet import alphabet
 from tests.tokenizers_of import STYLES, tokenizer_of
 
 HONEST = [
@@ -95,3 +96,10 @@ def test_a_token_that_is_added_later_counts() -> None:
     tokenizer.add_tokens(["<|later|>"])
     with pytest.raises(ConfigError, match="<|later|>"):
         render(tokenizer, [{"role": "user", "content": "<|later|>"}])
+
+
+def test_a_question_of_which_the_model_knows_less_than_half_is_refused() -> None:
+    tokenizer = alphabet()  # Digits, signs and line breaks.
+    assert len(render(tokenizer, [{"role": "user", "content": "12+3 xy"}])) == 9
+    with pytest.raises(ConfigError, match="5 of the 8 tokens of a question are unknown to the model's tokenizer"):
+        render(tokenizer, [{"role": "user", "content": "1+2 what"}])

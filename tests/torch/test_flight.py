@@ -97,7 +97,7 @@ def test_a_searcher_can_be_used_again_after_a_search_that_failed_or_was_given_up
 ) -> None:
     options: dict[str, Any] = {"width": 5, "depth": 4, "step_tokens": 12, "total_tokens": 40}
     local, scorer = backend(policy, tokenizer), LikelihoodScorer(policy, tokenizer, batch_rows=4)
-    with palmette.Searcher(local, scorer, strategy, **options) as searcher:
+    with palmette.Searcher(local, scorer, strategy, settings={"task.format": "ladder"}, **options) as searcher:
         expected = trees(searcher)
         with failing(policy, failed), pytest.raises(BackendError, match="broken"):
             searcher.search(QUESTIONS)
@@ -118,7 +118,7 @@ def test_best_of_n_grows_the_same_trees_in_batches_of_any_size(
     def grown(rows: int, in_flight: int) -> object:
         options: dict[str, Any] = {"width": 5, "depth": 4, "step_tokens": 12, "total_tokens": 40}
         local, scorer = backend(policy, tokenizer, rows), LikelihoodScorer(policy, tokenizer, batch_rows=rows)
-        settings = {"search.questions_in_flight": in_flight}
+        settings = {"search.questions_in_flight": in_flight, "task.format": "ladder"}
         with palmette.Searcher(local, scorer, "best_of_n", settings=settings, **options) as searcher:
             return trees(searcher)
 

@@ -103,10 +103,10 @@ def test_steps_are_the_same_on_any_number_of_threads(
 def test_a_small_model_runs_on_one_thread_pinned_or_not(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=32).tree
     seen = []
     for small in (policy.config.hidden_size, policy.config.hidden_size - 1):
         monkeypatch.setattr(tree_model, "SMALL_HIDDEN_SIZE", small)
+        model = LocalBackend(policy, tokenizer, sampling=Sampling(), batch_rows=32).tree
         with pinned_threads():
             with model.threads():
                 seen.append(torch.get_num_threads())

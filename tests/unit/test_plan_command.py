@@ -171,10 +171,10 @@ def test_a_refused_plan_has_its_reason_and_suggestions_in_json_and_no_commands()
     done = plan(*refused, "--set", "train.method=lora", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["fits"], found["servers"]) == (3, False, [])
-    assert found["refusal"].startswith("a rollout needs 30.3 GiB of cuda:0, budget is 22.8 GiB")
-    assert found["suggestions"] == ['devices "1x33GiB"']
-    fitting = values(*refused[:5], "1x33GiB", "--train", "--set", "train.method=lora")
-    assert (fitting["refusal"], fitting["suggestions"], len(fitting["servers"])) == (None, [], 1)
+    assert found["refusal"].startswith("a rollout needs 36.7 GiB of cuda:0, budget is 22.8 GiB")
+    assert found["suggestions"] == ["policy.dtype bfloat16", 'devices "1x39GiB"']
+    fitting = values(*refused[:5], "1x39GiB", "--train", "--set", "train.method=lora")
+    assert (fitting["refusal"], fitting["suggestions"], fitting["servers"]) == (None, [], [])
     printed = plan(*refused, "--set", "train.method=lora")
     assert printed.returncode == 3
     assert "launch_server" not in printed.stdout and "vllm serve" not in printed.stdout

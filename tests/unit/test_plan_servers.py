@@ -148,10 +148,10 @@ def test_with_training_the_plan_says_that_the_learner_loads_before_sglang() -> N
     settings = {"policy.model": "Qwen/Qwen2.5-7B", "reward.model": None, "train.method": "lora"}
     config = load_config(None, {**settings, "memory.devices": "1x80GiB"})
     said = "load the learner with its optimizer state (15.1 GiB on cuda:0) before SGLang starts there"
-    assert any(said in remark for remark in plan_run(config, train=True)[1].remarks)
     assert not any("learner" in remark for remark in plan_run(config)[1].remarks)
     job = job_of(config, train=True)
     plan = plan_job(job, [Device("cuda:0", "cuda", 80 * GIB)])
+    assert any(said in remark for remark in plan.remarks)
     card, command = Card(80 * GIB, 0), plan.servers[0].commands["sglang"]
     activations = activation_bytes(job.policy, plan.devices[0].device)
     tokens = start(command, card, job.policy, activations)  # Before the learner, against the plan.

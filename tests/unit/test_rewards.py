@@ -1,5 +1,6 @@
 """Reward functions are called as TRL and verl call them; one that fails stops the run or is left out and counted."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,25 @@ def test_a_reward_that_fails_stops_the_run_with_the_response_shown(file: str, na
     assert "The response: '4'" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("raises", 'raise ZeroDivisionError("no luck")'),
+        ("trl_exits", 'sys.exit("enough")'),
+        ("exits_on_one", "sys.exit()"),
+    ],
+)
+def test_a_reward_that_fails_is_told_with_the_line_of_its_file(file: str, name: str, code: str) -> None:
+    line = next(number for number, text in enumerate(FUNCTIONS.splitlines(), start=1) if text.strip() == code)
+    with pytest.raises(RunError, match=rf"failed on question q: .* at {re.escape(file)}:{line}\. The response"):
+        rewards({f"{file}:{name}": 1.0}).of(responses())
+
+
+def test_a_reward_that_returns_no_number_is_told_without_a_line(file: str) -> None:
+    with pytest.raises(RunError, match=r"up to 1e\+18 or None\. The response"):
+        rewards({f"{file}:nan": 1.0}).of(responses())
+
+
 @pytest.mark.parametrize(("name", "told"), [("exits", "SystemExit: 0"), ("trl_exits", "SystemExit: enough")])
 def test_a_reward_that_ends_the_process_has_failed(file: str, name: str, told: str) -> None:
     with pytest.raises(RunError, match=f"failed on question q: RuntimeError: it raised {told}"):
@@ -278,7 +298,7 @@ def test_the_files_of_functions_are_told_apart_by_their_content(file: str, tmp_p
 
 
 def test_rewards_that_cannot_be_imported_are_told_before_training(file: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no file"):
+    with pytest.raises(ConfigError, match=f"no file {tmp_path}/none.py"):
         find_reward(f"{tmp_path / 'none.py'}:reward")
     with pytest.raises(ConfigError, match="Did you mean 'trl_async'"):
         find_reward(f"{file}:trl_asnyc")

@@ -6,11 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from palmette.config import load_config
+from palmette.errors import ConfigError
+from palmette.events import UpdateDone
 from palmette.run.folder import anchored
-from palmette.run.training_checks import training_config
+from palmette.run.training_checks import check_references, check_training, training_config
 from palmette.settings import Config
 from palmette.tasks.task import Question
+from palmette.train.notices import notices_of
 from palmette.train.rollout.split import digest_of, training_data
 
 
@@ -62,3 +67,53 @@ def test_only_tokens_limit_independent_branches_unless_a_depth_is_given() -> Non
     assert first.search.depth == later.search.depth == 7
     first, later = recorded_twice({"search.total_tokens": 240, "search.strategy": "rebase"})
     assert first.search.depth == later.search.depth == 25
+
+
+def rows_file(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_without_an_answer_are_refused_where_the_judge_is_the_only_reward(tmp_path: Path) -> None:
+    bare = [{"prompt": f"1+{n}", "solution": str(1 + n)} for n in range(3)]
+    answered = [{"prompt": f"2+{n}", "answer": str(2 + n)} for n in range(2)]
+    names = {
+        "none": rows_file(tmp_path / "none.jsonl", bare),
+        "some": rows_file(tmp_path / "some.jsonl", bare + answered),
+        "all": rows_file(tmp_path / "all.jsonl", answered),
+    }
+
+    def checked(rows: str, **changed: Any) -> str | None:
+        given = {"task.name": names[rows], "train.questions": 1, **changed}
+        config = training_config(load_config(None, given))
+        return check_references(config, training_data(config.task, config.train).training)
+
+    with pytest.raises(ConfigError, match=r"none.jsonl has a reference answer.* 'answer' \(found prompt, solution\)"):
+        checked("none")
+    assert (checked("some") or "").startswith(f"3 of the 5 questions of {names['some']} have no reference answer")
+    assert checked("all") is None
+    assert checked("none", **{"train.rewards": {"judge": 1.0, "json:dumps": 1.0}}) is None
+    assert checked("none", **{"task.judge": "json:dumps"}) is None
+
+
+def test_a_test_set_that_is_the_training_set_is_told_as_such(tmp_path: Path) -> None:
+    name = rows_file(tmp_path / "sums.jsonl", [{"question": f"1+{n}", "answer": str(1 + n)} for n in range(5)])
+    given = {"task.name": name, "train.eval_task": name, "train.eval_every": 1, "train.questions": 2}
+    config = training_config(load_config(None, given))
+    with pytest.raises(ConfigError, match=r"^5 of the 5 questions of .* are in train.eval_task .* too .* 0 are left"):
+        training_data(config.task, config.train)
+
+
+def test_a_reward_file_that_is_not_there_is_told_with_the_path_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = training_config(load_config(None, {"train.rewards": {"lost/rewards.py:right": 1.0}}))
+    with pytest.raises(ConfigError, match=f"there is no file {tmp_path}/lost/rewards.py; a relative path starts at"):
+        check_training(config)
+
+
+def test_the_notice_about_cut_responses_holds_for_any_reward() -> None:
+    numbers = {"cut_share": 0.3, "responses": 8.0, "unrewarded": 0.0}
+    (notice,) = notices_of(UpdateDone(1, 4, numbers, {}, {}, ()), None, 0)
+    assert notice.text.startswith("30% of the responses were cut at search.total_tokens and rewarded as far as they")

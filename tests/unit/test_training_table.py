@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from palmette.commands.training_table import TrainingTable, batch_lines, cost_lines
-from palmette.events import Noticed, ShownSample, UpdateDone
+from palmette.events import Evaluated, Noticed, ShownSample, UpdateDone
 
 pytestmark = pytest.mark.unit
 
@@ -36,15 +36,42 @@ def test_a_line_has_every_number_the_memory_of_each_phase_and_the_time_left(caps
     assert notices == ["update 1: 30% were cut"]  # The same thing is told once.
 
 
-def test_the_live_table_has_the_same_numbers() -> None:
-    table = TrainingTable(10)
-    table._console = console = Console(file=io.StringIO(), force_terminal=True, width=160)
-    table._live.console = console
+def drawn_on_a_terminal() -> tuple[TrainingTable, str]:
+    """Return a table that has shown one update, and all that it wrote."""
+    table, written = TrainingTable(10), io.StringIO()
+    table._console = table._live.console = Console(file=written, force_terminal=True, width=160)
     with table:
         table.show(DONE)
-    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    return table, written.getvalue()
+
+
+def test_the_live_table_has_the_same_numbers() -> None:
+    _, drawn = drawn_on_a_terminal()
     for told in (*ASKED, "0.250", "25%", "1.00001", "1,234", "left", "rollout 500.0 MiB, update 600.0 MiB"):
         assert told in drawn
+
+
+def test_the_last_table_stays_on_the_screen() -> None:
+    table, drawn = drawn_on_a_terminal()
+    erased = "\x1b[2K"
+    assert erased not in drawn[drawn.rindex("held at most") :]
+    assert table.last_update == 1
+
+
+def test_the_summary_of_a_finished_run_is_recalled_from_its_events(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, recalled = TrainingTable(10), TrainingTable(10)
+    events: list[Evaluated | UpdateDone] = [
+        Evaluated(0, 5, 0.25, 0.5, 0.1, 100, 1.0),
+        DONE,
+        Evaluated(1, 5, 0.75, 0.5, 0.1, 100, 1.0),
+    ]
+    for event in events:
+        shown.show(event)
+    capsys.readouterr()
+    for event in events:
+        recalled.recall(event)
+    assert recalled.summary() == shown.summary() == {**NUMBERS, "test_single": 0.75}
+    assert capsys.readouterr().err == ""
 
 
 def test_a_dry_run_shows_the_batch_and_what_all_updates_would_take() -> None:

@@ -13,7 +13,7 @@ from palmette.tasks.words import wordings
 from palmette.tasks.words.forms import Forms, slots_of
 from palmette.tasks.words.generate import DEFAULT_GRADE, GRADES, problems
 from palmette.tasks.words.problem import Ask, Fact, Problem, Quantity
-from palmette.tasks.words.reading import LONGEST_TEXT, read_problem
+from palmette.tasks.words.reading import LONGEST_TEXT, Named, read_line, read_problem
 from palmette.tasks.words.solution import random_order, solve
 from palmette.tasks.words.structure import Split, hash_graph, split_of, structure_of
 from palmette.tasks.words.vocabulary import PIECE, vocabulary
@@ -144,6 +144,18 @@ def test_every_word_is_in_the_vocabulary_and_every_piece_of_it_is_used() -> None
             for _ in range(3):
                 used.update(PIECE.findall("\n".join(solve(read_problem(text), generator))))
     assert used.keys() == set(known)
+
+
+def test_lines_of_solutions_name_every_operand_with_its_value() -> None:
+    generator = random.Random(0)
+    told = [line for problem in islice(problems(3, "train", 0), 40) for line in solve(problem, generator)]
+    read = [said for line in told if (said := read_line(line)) is not None]
+    assert len(read) == len(told)
+    steps = [said for said in read if said.kind == "value"]
+    assert len(steps) > 200
+    for said in steps:
+        named = [operand for operand in said.named if operand != Named(None, None, None)]
+        assert named and all(None not in (operand.holder, operand.thing, operand.value) for operand in named)
 
 
 def test_there_are_enough_wordings_and_all_have_the_slots_of_their_kind() -> None:

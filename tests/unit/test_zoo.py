@@ -259,8 +259,30 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
 def test_an_adapter_given_as_model_is_refused(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "adapter")
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is a PEFT adapter, not a model"):
+    with pytest.raises(ConfigError, match="is a PEFT adapter, not a model: .* --policy BASE --set policy.adapter="):
         resolve(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "base"),
+    [
+        (str(Path(cache.__file__).parent / "seedling"), "seedling"),
+        ("/elsewhere/seedling", "/elsewhere/seedling"),
+        ("org/some-model", "org/some-model"),
+    ],
+)
+def test_an_adapter_given_as_model_is_told_with_its_base_and_the_flag(tmp_path: Path, recorded: str, base: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": recorded}))
+    with pytest.raises(ConfigError) as raised:
+        resolve(str(tmp_path))
+    assert str(raised.value).endswith(f"--policy {base} --set policy.adapter={tmp_path}")
+
+
+def test_the_folder_of_a_training_run_is_told_with_its_last_checkpoint(tmp_path: Path) -> None:
+    for update in (5, 10):
+        (tmp_path / "checkpoints" / f"update-{update:08d}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"training run: its last checkpoint is .*/checkpoints/update-00000010$"):
+        resolve(str(tmp_path))
 
 
 def test_a_file_given_as_model_is_refused(weights: Path) -> None:

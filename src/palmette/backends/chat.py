@@ -24,7 +24,8 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     """Return the tokens of a prompt. Without a chat template the messages' contents are joined by empty lines.
 
     Raises ConfigError if a message gives a control token, by itself or with the template around it: it could end the
-    user's turn and begin the assistant's. Raises BackendError if the template or the tokenizer fails.
+    user's turn and begin the assistant's; and if most of the messages' tokens are unknown to the model. Raises
+    BackendError if the template or the tokenizer fails.
     """
     controls = control_tokens(tokenizer)
     try:
@@ -36,6 +37,12 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     held = next((controls[token] for token in alone if token in controls), None)
     if held is not None:
         raise ConfigError(f"a question holds {held!r}, a control token of the model: take it out of the text")
+    unknown = sum(token == tokenizer.unk_token_id for token in alone)
+    if 2 * unknown > len(alone):
+        raise ConfigError(
+            f"{unknown} of the {len(alone)} tokens of a question are unknown to the model's tokenizer: put it in the "
+            f"words that the model was trained on (task.format, task.prompt)"
+        )
     if _only(tokens, controls) != _only(template, controls):
         raise ConfigError(
             "the question's text changes which control tokens the chat template gives: it completes one, or the "

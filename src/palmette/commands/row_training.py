@@ -1,13 +1,12 @@
 """Runs training on rows and shows it: what `palmette sft` and `palmette train-prm` have in common."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
 from palmette.commands.training_run import Page
 from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
-from palmette.errors import StoppedError
 from palmette.events import RowsTested
 from palmette.units import one_line, one_line_path
 
@@ -16,20 +15,25 @@ if TYPE_CHECKING:
     from palmette.settings import Config
 
 _COMMANDS = {"sft": "sft", "prm": "train-prm"}
-_TRAINED = {"sft": "policy", "prm": "reward"}
 
 
 def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     """Train on rows in a new folder, or go on in this one; show updates, tests and where everything is."""
     from palmette.run.folder import anchored, new_folder
+    from palmette.run.row_checks import data_of
     from palmette.run.train_rows import PrmRun, SftRun
 
+    epochs = data_of(config, table).epochs
+    if goes_on is not None and (finished := finished_checkpoint(goes_on, epochs=epochs)) is not None:
+        tell_finished(config, goes_on, finished, "--epochs", as_json=as_json, reward=table == "prm")
+        return
     folder = goes_on or new_folder(config, f"{table}-{Path(config.policy.model).name}")
     print(f"events and checkpoints in {one_line_path(folder)}", file=sys.stderr)
     page = Page(folder)
+    shown = TrainingTable(0, ROW_COLUMNS)
     try:
         kind = SftRun if table == "sft" else PrmRun
-        with kind(anchored(config), folder, _labeled) as training, TrainingTable(0, ROW_COLUMNS) as shown:
+        with kind(anchored(config), folder, _labeled) as training, shown:
             shown.updates = training.config.train.updates
             for note in training.notes:
                 print(one_line(note, 300), file=sys.stderr)
@@ -42,15 +46,8 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
             last = training.last_checkpoint()
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped; continue with: palmette {_COMMANDS[table]} --resume {folder}") from None
-    if as_json:
-        told = {"run": str(folder), _TRAINED[table]: str(trained), "report": str(page.path), **shown.summary()}
-        print(json.dumps(told, indent=2))
-    else:
-        print(f"run     {one_line_path(folder)}")
-        if trained is not None:
-            print(f"{_TRAINED[table]:<7} {one_line_path(trained)}")
-        print(f"report  {one_line_path(page.path)}")
+        raise stopped(_COMMANDS[table], folder, shown.last_update) from None
+    tell_result(config, folder, trained, shown.summary(), as_json=as_json, reward=table == "prm")
     page.write()
 
 

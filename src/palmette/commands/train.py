@@ -1,6 +1,5 @@
 """`palmette train`: trains a policy on a task by reinforcement learning, within the memory there is."""
 
-import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
+from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
 from palmette.commands.training_run import Page, config_of
 from palmette.commands.training_table import TrainingTable
-from palmette.errors import StoppedError
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
 
@@ -69,6 +68,9 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
 
+    if goes_on is not None and (finished := finished_checkpoint(goes_on, updates=config.train.updates)) is not None:
+        tell_finished(config, goes_on, finished, "--updates", as_json=as_json)
+        return
     folder = goes_on or new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}")
     config = anchored(config)
     print(_cost(config, folder), file=sys.stderr)
@@ -89,15 +91,8 @@ def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
             last = training.last_checkpoint()
         trained = folder / last if last is not None else None
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped; continue with: palmette train --resume {folder}") from None
-    if as_json:
-        told = {"run": str(folder), "policy": str(trained), "report": str(page.path), **table.summary()}
-        print(json.dumps(told, indent=2))
-    else:
-        print(f"run     {one_line_path(folder)}")
-        if trained is not None:
-            print(f"policy  {one_line_path(trained)}")
-        print(f"report  {one_line_path(page.path)}")
+        raise stopped("train", folder, table.last_update) from None
+    tell_result(config, folder, trained, table.summary(), as_json=as_json)
     page.write()
 
 

@@ -47,7 +47,7 @@ class TrainingTable:
         self.updates = updates
         self._columns = columns
         self._console = Console(stderr=True)
-        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._live = Live(console=self._console, auto_refresh=False)
         self._shown: list[UpdateDone] = []
         self._evaluated: list[Evaluated] = []
         self._tested: dict[str, float] = {}
@@ -96,6 +96,20 @@ class TrainingTable:
             if not self._console.is_terminal:
                 print(self._line(event), file=sys.stderr, flush=True)
         self._draw(force=True)
+
+    def recall(self, event: object) -> None:
+        """Take an event that was recorded earlier, for the summary; nothing is shown."""
+        if isinstance(event, UpdateDone):
+            self._shown = [event]
+        elif isinstance(event, Evaluated):
+            self._evaluated = [event]
+        elif isinstance(event, RowsTested):
+            self._tested = event.numbers
+
+    @property
+    def last_update(self) -> int | None:
+        """The number of the last update shown, None before the first."""
+        return self._shown[-1].update if self._shown else None
 
     def summary(self) -> dict[str, float]:
         """Return the last statistics and the last evaluation."""

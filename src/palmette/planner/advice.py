@@ -169,6 +169,12 @@ def _smaller_update(job: Job, devices: Sequence[Device]) -> Iterator[str]:
         yield "train.method lora"
     if not update.checkpointing and _fits(replace(job, update=replace(update, checkpointing=True)), devices):
         yield "train.gradient_checkpointing true"
+    for setting, changed in (
+        ("optimizer_dtype bfloat16", replace(update, optimizer_dtype="bfloat16")),
+        ("host_optimizer true", replace(update, host_optimizer=True)),
+    ):
+        if changed != update and _fits(replace(job, update=changed), devices):
+            yield f"train.{setting}"
 
 
 def _half_precision(job: Job, devices: Sequence[Device]) -> Iterator[str]:

@@ -114,6 +114,8 @@ class UpdateNeeds:
     """How prefixes that samples share are computed once, as `train.packed.sharing` has it."""
     reads: tuple[Literal["reference", "values"], ...] = ()
     """Phases before an update that read all samples without gradients: the reference policy, a critic's values."""
+    host_optimizer: bool = False
+    """Whether the optimizer's state of a policy on a GPU is in host memory."""
 
     @property
     def longest_tokens(self) -> int:

@@ -187,19 +187,23 @@ def _with_other_engines(job: Job, placement: Placement, servers: list[Server]) -
 def _allocate_training_state(job: Job, placement: Placement, allocations: dict[Device, DeviceAllocation]) -> None:
     """Allocate what training keeps between updates, and therefore also while the policy generates."""
     assert job.update is not None
-    lines = [*adapter_line(job.policy, job.update), optimizer_line(job.policy, job.update)]
+    update = job.update if placement.policy.kind == "cuda" else replace(job.update, host_optimizer=False)
+    lines = [*adapter_line(job.policy, update), optimizer_line(job.policy, update)]
     if job.served and placement.policy.kind == "cuda":
         lines += [
             Line("learner weights", "weights", job.policy.weight_bytes, note="a copy of its own beside the server's"),
             Line("learner CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="one process"),
         ]
     if job.critic is not None:
-        lines += critic_state_lines(job.critic, job.update)
+        lines += critic_state_lines(job.critic, update)
     if job.update.reference == "host":
         same_device = placement.policy == placement.host
         allocations[placement.host].resident += reference_lines(job.policy, same_device=same_device)[0]
     if placement.policy.kind == "cpu":
         lines.append(backward_line())
+    elif update.host_optimizer:
+        allocations[placement.host].resident += [line for line in lines if line.kind == "optimizer"]
+        lines = [line for line in lines if line.kind != "optimizer"]
     allocations[placement.policy].resident += lines
 
 

@@ -19,7 +19,7 @@ def predicted_lines(config: Config) -> tuple[dict[str, int], tuple[str, ...]]:
     whose shape is not known or that transformers cannot build.
     """
     on_cuda = any(device.kind == "cuda" for device in devices_of(config)) and config.policy.device != "cpu"
-    job = job_of(config, train=True, served=on_cuda)
+    job = job_of(config, train=True, served=False)
     assert job.update is not None
     prediction = predict_update(
         _model_config(job), largest_update(job.update), dtype=job.policy.dtype, device="cuda" if on_cuda else "cpu"

@@ -97,12 +97,13 @@ def _branching(config: Config, *, train: bool) -> tuple[int, int]:
 def plan_run(
     config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
 ) -> tuple[Job, Plan]:
-    """Return a run's job and its plan: models in servers where there are GPUs, inside one process on a CPU.
+    """Return a run's job and its plan: a search with servers where there are GPUs, all else inside one process.
 
     `predicted` bytes of an update, by the kind of line, replace the formulas.
     """
     devices = devices_of(config)
-    served = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
+    has_gpus = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
+    served = has_gpus and not train  # Rollouts and updates of training share one copy of the weights.
     job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
     plan = _told_of_own_parts(plan_job(job, devices), config)
     remarks = [*plan.remarks, *run_remarks(job), *(_zoo_remarks(job, plan) if plan.fits else ())]
@@ -251,6 +252,7 @@ def _update(config: Config) -> UpdateNeeds:
         reference=reference_of(config),
         sharing=train.sharing,
         reads=_reads(config),
+        host_optimizer=train.host_optimizer,
     )
 
 

@@ -22,6 +22,8 @@ def _remark(job: Job, role: str, model: Model, backends: Collection[str]) -> str
     dtype = "float32" if job.served else model.dtype
     why_not = in_process_fault(model)
     inside = f"yes, in {dtype} ({role}.dtype)" if why_not is None else f"no, {why_not}"
+    if job.update is not None:
+        return f"palmette trains with the {role} {model.name} inside this process: {inside}"
     served = [engine for engine in ENGINES if engine in backends]
     if served:
         by_servers = f"yes, with {' or '.join(served)} in {_served_dtype(model)}"

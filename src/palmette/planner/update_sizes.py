@@ -29,16 +29,17 @@ def trained_parameters(model: Model, update: UpdateNeeds) -> int:
 def optimizer_line(model: Model, update: UpdateNeeds) -> Line:
     """Return AdamW's two moments, which stay between updates; for narrow weights also what rounding takes.
 
-    That is a float32 master of each weight, and a float32 buffer for the gradient of the largest one. Moments in
-    bfloat16 need no masters, but five buffers for a block of the largest weight.
+    That is a float32 master of each weight, and a float32 buffer for the gradient of the largest one; state in host
+    memory has them for all weights of a GPU. Moments in bfloat16 need no masters, but five buffers for a block of the
+    largest weight.
     """
     count = trained_parameters(model, update)
     size = 2 * count * DTYPE_BYTES[update.optimizer_dtype]
     note = f"two moments of {count / 1e6:,.1f} M in {update.optimizer_dtype}"
     if update.optimizer_dtype == "bfloat16":
         size += 5 * min(BLOCK_NUMBERS, model.shape.largest_weight) * FLOAT_BYTES
-    elif update.method == "full" and model.number_bytes < FLOAT_BYTES:
-        size += (count + model.shape.largest_weight) * FLOAT_BYTES
+    elif update.host_optimizer or (update.method == "full" and model.number_bytes < FLOAT_BYTES):
+        size += (count + (model.shape.largest_weight if update.method == "full" else 0)) * FLOAT_BYTES
         note += ", float32 masters of the weights"
     return Line("optimizer state", "optimizer", size, note=note)
 

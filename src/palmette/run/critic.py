@@ -16,7 +16,6 @@ from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.samples import Sample
 from palmette.train.update.loss import LossSettings, no_policy_losses
-from palmette.train.update.reference import response_values
 from palmette.train.update.update_result import UpdateResult
 from palmette.zoo.load import load_policy
 
@@ -75,18 +74,6 @@ class Critic(TrainedModel):
     def save(self, folder: Path) -> None:
         """Write it into a folder of its own in that of the checkpoint."""
         super().save(folder / CRITIC)
-
-    def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
-        """Return what it expects before each response token."""
-        assert self.value_head is not None
-        return response_values(
-            self.trained,
-            self.value_head,
-            samples,
-            micro_batch_tokens=self.most_tokens(samples),
-            sharing=self._config.train.sharing,
-            run_pieces=run_pieces,
-        )
 
     def update(self, samples: Sequence[Sample], share: float, run_pieces: RunPieces) -> UpdateResult:
         """Make one optimizer step on the value loss, at this share of its highest learning rate."""

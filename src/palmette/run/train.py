@@ -17,7 +17,13 @@ from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what
 from palmette.run.learning_run import LearningRun
 from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
 from palmette.run.rollout import Rollouts
-from palmette.run.training_checks import algorithm_of, check_training, credit_of, training_config
+from palmette.run.training_checks import (
+    algorithm_of,
+    check_references,
+    check_training,
+    credit_of,
+    training_config,
+)
 from palmette.search.result import SearchResult
 from palmette.settings import Config
 from palmette.tasks.task import Task
@@ -62,6 +68,9 @@ class TrainingRun(LearningRun):
         self.data = training_data(config.task, config.train)
         if self.data.shared:
             self.notes.append(f"{self.data.shared} questions are in the test set too and were taken out of training")
+        unrewarded = check_references(config, self.data.training)
+        if unrewarded is not None:
+            self.notes.append(unrewarded)
         refuse_what_cannot_fit(config, train=True)
         self._open()
         self._begin(_planned(config))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from palmette.errors import RunError
+from palmette.memory.guard import RunPieces
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.model_parts import train_all, train_lora
@@ -17,6 +18,7 @@ from palmette.train.samples import Sample
 from palmette.train.update.learner import Learner, Savings
 from palmette.train.update.loss import LossSettings, PolicyLoss
 from palmette.train.update.optimizer import AdamSettings
+from palmette.train.update.reference import response_values
 from palmette.train.update.value_head import ValueHead
 from palmette.units import describe_error
 from palmette.zoo.foreign import quiet
@@ -104,6 +106,18 @@ class TrainedModel:
     def most_tokens(self, samples: Sequence[Sample]) -> int:
         """Return the most tokens of a forward and backward pass over these samples: a sample is never cut."""
         return max(self._config.train.micro_batch_tokens, *(sample.fed_tokens for sample in samples))
+
+    def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
+        """Return what its value head expects before each response token."""
+        assert self.value_head is not None
+        return response_values(
+            self.trained,
+            self.value_head,
+            samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
 
     def save(self, folder: Path) -> None:
         """Write the model as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""

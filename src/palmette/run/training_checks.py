@@ -8,8 +8,10 @@ from palmette.run.boards import check_boards
 from palmette.run.folder import has_begun, recorded_values
 from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
 from palmette.tasks.load import FILE_SOURCE, source_of
+from palmette.tasks.task import COLUMNS, Task
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
-from palmette.units import one_line
+from palmette.train.rewards.rewards import check_reward_files
+from palmette.units import count_of, one_line
 from palmette.zoo.resolve import check_model_name
 
 
@@ -30,6 +32,7 @@ def credit_of(config: Config) -> str:
 
 def check_training(config: Config) -> None:
     """Raise ConfigError for a config with which no policy can be trained."""
+    check_reward_files(config.train.rewards)
     train, policy = config.train, config.policy
     algorithm = algorithm_of(config)
     credit = credit_of(config)
@@ -75,6 +78,32 @@ def check_policy(policy: PolicySettings) -> None:
         raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
     if policy.adapter is not None:
         raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
+
+
+def check_references(config: Config, task: Task) -> str | None:
+    """Return a notice with the count of questions that cannot be rewarded because they have no reference answer.
+
+    That concerns runs whose only reward is the judge of mathematics. Raises ConfigError where no question has one:
+    nothing would be learned.
+    """
+    judge = task.judge if config.task.judge == "auto" else config.task.judge
+    if set(config.train.rewards) != {"judge"} or judge != "math":
+        return None
+    without = [question for question in task.questions if question.reference is None]
+    if not without:
+        return None
+    name = one_line(task.name, 200)
+    if len(without) < len(task.questions):
+        return (
+            f"{len(without)} of the {count_of(len(task.questions), 'question')} of {name} have no reference answer: "
+            f"the judge, the only reward, gives their responses none, and nothing is learned from them"
+        )
+    columns = without[0].key.get(COLUMNS)
+    found = f" (found {one_line(', '.join(map(str, columns)), 120)})" if isinstance(columns, dict) else ""
+    raise ConfigError(
+        f"no question of {name} has a reference answer, and the only reward is the judge, which compares with one: "
+        f"put it into a column 'answer'{found}, or name a reward function in train.rewards"
+    )
 
 
 _MADE_QUESTIONS = 10_000

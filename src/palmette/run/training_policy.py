@@ -17,7 +17,7 @@ from palmette.run.training_checks import algorithm_of
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.samples import Sample
-from palmette.train.update.reference import response_logprobs, response_values
+from palmette.train.update.reference import response_logprobs
 from palmette.units import parse_bytes
 from palmette.zoo.load import load_policy, stored_dtypes
 
@@ -48,15 +48,7 @@ class TrainedPolicy(TrainedModel):
         """Return what the critic expects before each response token."""
         if self.critic is not None:
             return self.critic.values(samples, run_pieces)
-        assert self.value_head is not None
-        return response_values(
-            self.trained,
-            self.value_head,
-            samples,
-            micro_batch_tokens=self.most_tokens(samples),
-            sharing=self._config.train.sharing,
-            run_pieces=run_pieces,
-        )
+        return super().values(samples, run_pieces)
 
     def state_dict(self) -> "dict[str, torch.Tensor]":
         """Return optimizer state and value head, and those of a critic that is a model of its own."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.own_parts import finite_number, name_of, shown, telling
+from palmette.own_parts import finite_number, name_of, place_in, shown, telling
 from palmette.score.extract import extract_answer
 from palmette.score.verify import Outcome, canonical
 from palmette.settings import TaskSettings
@@ -84,7 +84,9 @@ class FunctionJudge:
             )
         except Exception as error:
             cause = one_line(f"{type(error).__name__}: {error}", 200)
-            raise RunError(f"{place} failed: {cause}. The solution: {one_line(solution, 120)!r}") from error
+            line = place_in(self._function, error)
+            at = f" at {line}" if line else ""
+            raise RunError(f"{place} failed: {cause}{at}. The solution: {one_line(solution, 120)!r}") from error
         if returned is None:
             return NO_VERDICT
         try:

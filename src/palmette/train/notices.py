@@ -20,8 +20,8 @@ def notices_of(done: UpdateDone, first_entropy: float | None, without_signal: in
         yield Noticed(
             done.update,
             "cut",
-            f"{numbers['cut_share']:.0%} of the responses were cut at the limit and had no chance of a right answer: "
-            f"raise search.total_tokens, or set train.mask_cut",
+            f"{numbers['cut_share']:.0%} of the responses were cut at search.total_tokens and rewarded as far as they "
+            f"went: raise it, or leave such responses out with train.mask_cut",
         )
     if numbers["responses"] and numbers["unrewarded"] == numbers["responses"]:
         yield Noticed(

@@ -2,11 +2,14 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 
 from palmette.errors import BackendError, ConfigError
 from palmette.units import describe_error
+from palmette.zoo.cache import cache_root
 from palmette.zoo.catalog import ENTRIES, Entry, Role
 from palmette.zoo.converted import converted_folder
+from palmette.zoo.folder import read_json
 from palmette.zoo.names import is_plausible_hub_id, likely_meant
 
 # The files that transformers needs. Pickled weights and modeling code are not even downloaded.
@@ -104,7 +107,22 @@ def _zoo_folder(entry: Entry) -> Path:
 
 
 def _check_model_folder(folder: Path) -> None:
+    """Raise ConfigError for a folder that holds no model, with what to write in its place if that can be told."""
     if (folder / "adapter_config.json").is_file():
-        raise ConfigError(f"{folder} is a PEFT adapter, not a model: give it as the adapter of its base model")
+        raise ConfigError(
+            f"{folder} is a PEFT adapter, not a model: give its base model and the adapter, "
+            f"--policy {quote(_base_of(folder))} --set policy.adapter={quote(str(folder))}"
+        )
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
-        raise ConfigError(f"{folder} is no model folder: it has no config.json")
+        checkpoints = sorted(folder.glob("checkpoints/update-*"))
+        hint = f". It is the folder of a training run: its last checkpoint is {checkpoints[-1]}" if checkpoints else ""
+        raise ConfigError(f"{folder} is no model folder: it has no config.json{hint}")
+
+
+def _base_of(adapter: Path) -> str:
+    """Return the base model that an adapter records, by its name in the zoo if it is there; BASE for none."""
+    recorded = read_json(adapter / "adapter_config.json").get("base_model_name_or_path")
+    if not isinstance(recorded, str) or not recorded:
+        return "BASE"
+    path = Path(recorded)
+    return path.name if path.name in ENTRIES and path.parent in (Path(__file__).parent, cache_root()) else recorded

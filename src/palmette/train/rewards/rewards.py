@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from palmette import registry
 from palmette.errors import ConfigError, RunError
-from palmette.own_parts import shown
+from palmette.own_parts import place_in, shown
 from palmette.score.judges.gym import gym_points
 from palmette.train.rewards.signature import (
     LARGEST,
@@ -28,7 +28,7 @@ from palmette.train.rewards.signature import (
     small_number,
 )
 from palmette.train.rollout.responses import Response
-from palmette.units import describe_error, nearest, one_line
+from palmette.units import describe_error, nearest, one_line, one_line_path
 
 BUILT_IN: dict[str, Callable[[Response], float | None]] = {
     "judge": lambda response: response.judged,
@@ -121,7 +121,8 @@ class Rewards:
                 rewards.append(_reward(value))
             except Exception as error:
                 if self._stops:
-                    raise RunError(_told(name, response, error, self._seconds)) from error
+                    place = place_in(self._functions.get(name), error)
+                    raise RunError(_told(name, response, error, place, self._seconds)) from error
                 rewards.append(None)
                 failed += 1
         return rewards, failed
@@ -166,12 +167,12 @@ def _reward(value: Any) -> float | None:
         raise ValueError(told) from None
 
 
-def _told(name: str, response: Response, error: Exception, seconds: float) -> str:
+def _told(name: str, response: Response, error: Exception, place: str | None, seconds: float) -> str:
     cause = f"it took longer than train.reward_seconds {seconds:g}" if isinstance(error, TimeoutError) else None
     return (
         f"the reward {one_line(name, 300)} failed on question {one_line(response.question.id, 80)}: "
-        f"{cause or describe_error(error)}. The response: {one_line(response.text, 120)!r}. "
-        f"train.on_reward_error skip would leave it out"
+        f"{cause or describe_error(error)}{f' at {place}' if place else ''}. "
+        f"The response: {one_line(response.text, 120)!r}. train.on_reward_error skip would leave it out"
     )
 
 
@@ -224,6 +225,22 @@ def find_reward(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # Checked just now.
 
 
+def check_reward_files(names: Iterable[str]) -> None:
+    """Raise ConfigError for a reward `file.py:name` whose file is not there. Imports nothing."""
+    for name in names:
+        path, _, attribute = name.rpartition(":")
+        if path.endswith(".py") and attribute:
+            _check_file(Path(path).expanduser())
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(
+            f"train.rewards: there is no file {one_line_path(path.absolute())}; a relative path starts at the working "
+            f"folder"
+        )
+
+
 def _digest_of(name: str, function: Callable[..., Any]) -> str:
     path, _, _ = name.rpartition(":")
     module = getattr(function, "__module__", None) or type(function).__module__
@@ -235,8 +252,7 @@ def _digest_of(name: str, function: Callable[..., Any]) -> str:
 
 
 def _from_file(path: Path, attribute: str, name: str) -> Any:
-    if not path.is_file():
-        raise ConfigError(f"train.rewards: there is no file {one_line(str(path), 200)}")
+    _check_file(path)
     module_name = f"palmette_reward_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None

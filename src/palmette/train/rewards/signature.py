@@ -154,7 +154,9 @@ def as_failure(error: BaseException) -> Exception:
         return error
     if isinstance(error, KeyboardInterrupt):
         raise error
-    return RuntimeError(f"it raised {describe_error(error)}")
+    failure = RuntimeError(f"it raised {describe_error(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

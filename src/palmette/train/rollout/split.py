@@ -46,12 +46,20 @@ def training_data(task: TaskSettings, train: TrainSettings) -> TrainingData:
             test = load_task(_test_settings(task, train))
     asked = set() if test is None else {_text(question) for question in test.questions}
     left = tuple(question for question in training.questions if _text(question) not in asked)
+    shared = len(training.questions) - len(left)
+    if len(left) < train.questions and shared:
+        of_test = f"train.eval_task {train.eval_task}" if train.eval_task else "the test set"
+        raise ConfigError(
+            f"{shared} of the {len(training.questions)} questions of {task.name} are in {of_test} too and not trained "
+            f"on: {len(left)} are left, and train.questions is {train.questions}. Test with other questions, or train "
+            f"on more"
+        )
     if len(left) < train.questions:
         raise ConfigError(
             f"train.questions is {train.questions}, and {task.name} has {len(left)} questions to train on: lower it, "
             f"or raise task.questions"
         )
-    return TrainingData(replace(training, questions=left), test, len(training.questions) - len(left))
+    return TrainingData(replace(training, questions=left), test, shared)
 
 
 def digest_of(questions: Sequence[Question]) -> str:
