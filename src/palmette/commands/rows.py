@@ -21,9 +21,9 @@ def rows(
     split: Annotated[str, typer.Option(help="train or test: they have no structure of a problem in common.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed of questions and solutions.", min=0)] = 0,
     solutions: Annotated[
-        int,
-        typer.Option(help="Solutions of each question (sft), or wrong ones beside a right one (prm).", min=1, max=64),
-    ] = 2,
+        int | None,
+        typer.Option(help="Solutions of each question: right ones (sft, 1), wrong ones (prm, 2).", min=1, max=64),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One wording for each kind of sentence (sft).")] = False,
     prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
 ) -> None:
@@ -43,7 +43,7 @@ def rows(
     if plain and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
     asked = _grades(grades), cast("Split", split), seed, form
-    made = solution_rows(*asked, solutions, plain) if kind == "sft" else labeled_rows(*asked, solutions)
+    made = solution_rows(*asked, solutions or 1, plain) if kind == "sft" else labeled_rows(*asked, solutions or 2)
     _write(file, islice(made, count))
     print(f"{count} rows in {file}")
 

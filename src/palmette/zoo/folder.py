@@ -107,3 +107,10 @@ def weight_files(folder: Path, stem: str = "model") -> list[Path]:
         f"{folder} needs weights in {single.name}, it has {found}. "
         f"Save the model again with save_pretrained, which writes safetensors"
     )
+
+
+def adapter_rank(adapter: str) -> int | None:
+    """Return the rank of a LoRA adapter, None for one that is of another kind or not there."""
+    path = Path(adapter).expanduser() / "adapter_config.json"
+    rank = read_json(path).get("r") if path.is_file() else None
+    return rank if isinstance(rank, int) else None
