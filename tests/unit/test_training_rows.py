@@ -237,7 +237,7 @@ def test_the_config_of_labels_by_rollouts_is_wide_enough_and_stays_as_it_is() ->
         ("prm", {}, "neither prm.data nor prm.questions is set"),
         ("prm", {"prm.data": "x.jsonl", "prm.questions": 3}, "prm.data and prm.questions are both set"),
         ("sft", {"sft.data": "x.jsonl", "policy.quantize": "int8"}, "quantized weights cannot be trained"),
-        ("sft", {"sft.data": "x.jsonl", "policy.adapter": "a"}, "merge the adapter into the policy first"),
+        ("sft", {"sft.data": "x.jsonl", "policy.adapter": "a"}, "train.method is full. Set it to lora to train the"),
     ],
 )
 def test_what_cannot_be_trained_on_rows_is_told_first(table: Any, told: dict[str, Any], said: str) -> None:

@@ -1,1 +1,0 @@
-"""How the shipped models of the task `words` were trained."""
