@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipes.commands import command, copy_model, last_checkpoint
+from palmette.run.row_models import ADAPTER
+from recipes.commands import command, last_checkpoint
+from recipes.sapling.ship import ship
 
 SEED = 0
 BASE = "smollm2-135m"
@@ -43,8 +45,9 @@ def main() -> None:
     steps = runs / "steps.jsonl"
     write(steps, "prm", "1,2", max(20, round(options.labeled * options.share)), solutions=3, seed=len(STAGES) + 1)
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
-    copy_model(policy, options.out / "sapling")
-    copy_model(last_checkpoint(runs / "prm"), options.out / "sapling-prm")
+    judge = last_checkpoint(runs / "prm")
+    ship(policy, BASE, options.out / "sapling")
+    ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)
 
 
 def write(path: Path, kind: str, grades: str, count: int, *, solutions: int, seed: int) -> None:

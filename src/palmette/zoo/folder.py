@@ -1,5 +1,6 @@
 """Checks on a local model folder and its safetensors headers, before a model library reads them."""
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -114,3 +115,12 @@ def adapter_rank(adapter: str) -> int | None:
     path = Path(adapter).expanduser() / "adapter_config.json"
     rank = read_json(path).get("r") if path.is_file() else None
     return rank if isinstance(rank, int) else None
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
