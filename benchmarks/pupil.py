@@ -39,9 +39,13 @@ class Belief:
 
 @dataclass
 class Pupil:
-    """A backend that writes lines of solutions; `errs` is the mean rate of mistakes in a line."""
+    """A backend that writes lines of solutions; `errs` is the mean rate of mistakes in a line.
+
+    `alike` is how often a mistake with a quantity is the same one in all branches, from the same values.
+    """
 
     errs: float
+    alike: float = 0.7
     kv_bytes_per_token: int = 1
     context_tokens: int | None = None
     calls: int = 0
@@ -90,9 +94,10 @@ class Pupil:
         chosen = generator.choice(ready) if ready else None
         step = step_of(problem, chosen, belief.values)
         if generator.random() < self._rate(key, chosen):
-            known = [quantity for quantity in belief.values if quantity in problem.values]
-            for mistake in generator.sample(MISTAKES[:-1], len(MISTAKES) - 1):
-                wrong = _mistaken(mistake, problem, step, known, generator)
+            known = sorted(quantity for quantity in belief.values if quantity in problem.values)
+            drawn = random.Random(f"{key} {chosen}") if generator.random() < self.alike else generator
+            for mistake in drawn.sample(MISTAKES[:-1], len(MISTAKES) - 1):
+                wrong = _mistaken(mistake, problem, step, known, drawn)
                 if wrong is not None:
                     step = wrong
                     break

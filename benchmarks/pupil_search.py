@@ -24,7 +24,7 @@ def searched(strategy: str, width: int, seed: int, options: argparse.Namespace) 
     task = load_task(
         "words", questions=options.questions, split="test", seed=seed, grade=options.grade, prompt="{question}"
     )
-    parts = Parts(Pupil(options.errs), Judge(options.noise), Bag())
+    parts = Parts(Pupil(options.errs, options.alike), Judge(options.noise), Bag())
     settings = dict(setting.split("=", 1) for setting in options.set)
     with Searcher(
         strategy=strategy, seed=seed, width=width, total_tokens=2000, step_tokens=60, settings=settings, parts=parts
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--grade", type=int, default=4)
     parser.add_argument("--errs", type=float, default=0.18, help="mean rate of mistakes in a line")
+    parser.add_argument("--alike", type=float, default=0.7, help="how often a mistake is the same in all branches")
     parser.add_argument("--noise", type=float, default=1.3, help="deviation of the judge's error, for a signal of 1")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
