@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palmette.config import load_config
 from palmette.search.strategies.espalier import Espalier, EspalierSettings, finding, findings, joined
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import Rebase, RebaseSettings
@@ -27,7 +28,7 @@ def frontier_of(paths: list[tuple[str, ...]], scores: list[float]) -> Frontier:
 
 
 def espalier(weight: float) -> Espalier:
-    return Espalier(EspalierSettings(lambda_kv=weight), width=16)
+    return Espalier(EspalierSettings(lambda_held=weight), width=16)
 
 
 def test_what_a_step_has_found_are_its_numbers_and_the_last_of_them() -> None:
@@ -104,9 +105,10 @@ def test_within_a_room_only_what_is_kept_takes_place() -> None:
     assert espalier(2.0).allocate(frontier, 3, 30) == {wrong: 1}
 
 
-def test_it_needs_no_embedder_unless_diversity_has_a_weight() -> None:
+def test_it_needs_no_embedder_and_its_weight_is_its_own_beside_that_of_ets() -> None:
     assert espalier(2.0).uses == {"scores", "room"}
-    assert "clusters" in Espalier(EspalierSettings(lambda_diversity=1.5), width=16).uses
+    config = load_config(None, {"search.strategy": "espalier", "search.lambda_kv": 9.0, "search.kv_budget": "1GiB"})
+    assert config.search.build_strategy().settings == EspalierSettings(lambda_held=2.0)
 
 
 def test_joined_leaves_keep_their_order_and_weigh_as_much_as_before() -> None:

@@ -17,8 +17,9 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from palmette.search.strategies.ets import CostModel, Ets, EtsSettings
-from palmette.strategy import Children, Frontier
+from palmette.search.strategies.ets import Ets, EtsSettings
+from palmette.search.strategies.rebase import RebaseSettings
+from palmette.strategy import Children, Frontier, Strategy, Use
 from palmette.tree import Tree
 
 Finding = tuple[str, ...]
@@ -29,25 +30,31 @@ _PLACE = re.compile(r"\A\s*(?:\*\*)?(?:step\s*)?\d+\s*[.):](?=\s|\*)", re.IGNORE
 """The number of a step at its beginning: `2.`, `Step 3:`."""
 
 
-class EspalierSettings(EtsSettings):
-    """Settings of espalier: those of ETS, with other defaults."""
+class EspalierSettings(RebaseSettings):
+    """Settings of espalier, with the one of REBASE."""
 
-    lambda_kv: float = Field(2.0, ge=0, le=1000, description="weight of the KV cost")
-    lambda_diversity: float | None = Field(
-        0.0, ge=0, le=1000, description="weight of clusters covered, as in ets; 0: none, and no embedder is loaded"
-    )
-    kv_cost: CostModel = Field("tokens", description="what a node costs: nodes, all the same; tokens, by its KV tokens")
+    lambda_held: float = Field(2.0, ge=0, le=1000, description="weight of the KV tokens that a branch holds")
 
 
-class Espalier(Ets):
+class Espalier(Strategy):
     """Keeps one of the branches that have found the same, with their shares added, if it is worth its KV cache."""
 
     Settings = EspalierSettings
     settings: EspalierSettings
 
+    @property
+    def uses(self) -> frozenset[Use]:
+        """Scores and the room of a budget."""
+        return frozenset({"scores", "room"})
+
     def allocate(self, frontier: Frontier, width: int, room: int | None) -> Children:
-        """Join what has found the same, then select and share as ETS does."""
-        return super().allocate(joined(frontier, self.settings.rebase_temperature), width, room)
+        """Join what has found the same, then select and share as ETS does: by tokens, without clusters."""
+        temperature = self.settings.rebase_temperature
+        settings = EtsSettings(
+            rebase_temperature=temperature, lambda_kv=self.settings.lambda_held, lambda_diversity=0.0, kv_cost="tokens"
+        )
+        ets = Ets(settings, width=self.width, first_step_tokens=self.first_step_tokens)
+        return ets.allocate(joined(frontier, temperature), width, room)
 
 
 plugin = Espalier
