@@ -37,6 +37,14 @@ class Belief:
     asked: bool = False
 
 
+@dataclass(frozen=True)
+class Point:
+    """Where a branch is: what it believes, None at its end, and the rest of a line that was cut."""
+
+    belief: Belief | None
+    rest: str = ""
+
+
 @dataclass
 class Pupil:
     """A backend that writes lines of solutions; `errs` is the mean rate of mistakes in a line.
@@ -50,7 +58,7 @@ class Pupil:
     context_tokens: int | None = None
     calls: int = 0
     _problems: dict[str, Problem] = field(default_factory=dict)
-    _beliefs: dict[tuple[str, tuple[int, ...]], Belief] = field(default_factory=dict)
+    _points: dict[tuple[str, tuple[int, ...]], Point] = field(default_factory=dict)
     _asked: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -73,16 +81,28 @@ class Pupil:
         if expansion.parent == 0:
             problem = self._problems.setdefault(key, read_problem(self._asked[expansion.prefix]))
             given = {fact.target: problem.values[fact.target] for fact in problem.facts if fact.kind == "given"}
-            belief = Belief(given)
+            point = Point(Belief(given))
         else:
-            problem, belief = self._problems[key], self._beliefs[key, expansion.prefix]
-        generator = random.Random(expansion.seed)
-        line, after = self._line(key, problem, belief, generator)
-        tokens = (*_tokens(line), _END)
-        if after is not None:
-            self._beliefs[key, (*expansion.prefix, *tokens)] = after
-        finish = "end" if after is None else "step"
-        return Step(tokens, line + ("" if after is None else "\n"), (0.0,) * len(tokens), finish)
+            problem, point = self._problems[key], self._points[key, expansion.prefix]
+        line, after = point.rest, point.belief
+        if not line:
+            assert point.belief is not None
+            line, after = self._line(key, problem, point.belief, random.Random(expansion.seed))
+        tokens: tuple[int, ...] = (*_tokens(line), _END)
+        if len(tokens) > expansion.max_tokens:
+            return self._cut(expansion, line, after)
+        self._points[key, (*expansion.prefix, *tokens)] = Point(after)
+        if after is None:
+            return Step(tokens, line, (0.0,) * len(tokens), "end")
+        return Step(tokens, line + "\n", (0.0,) * len(tokens), "step")
+
+    def _cut(self, expansion: Expansion, line: str, after: Belief | None) -> Step:
+        """Return the beginning of a line for which there is no room."""
+        ends = [piece.end() for piece in PIECE.finditer(line)][: expansion.max_tokens]
+        begun, rest = line[: ends[-1]], line[ends[-1] :]
+        tokens = tuple(_tokens(begun))
+        self._points[expansion.question, (*expansion.prefix, *tokens)] = Point(after, rest or " ")
+        return Step(tokens, begun, (0.0,) * len(tokens), "length")
 
     def _line(self, key: str, problem: Problem, belief: Belief, generator: random.Random) -> tuple[str, Belief | None]:
         """Return the next line and what is believed after it, None at the end."""

@@ -12,6 +12,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 
+import yaml
+
 from benchmarks.pupil import Bag, Judge, Pupil
 from palmette import Searcher, SearchResult, load_task
 from palmette.run.parts import Parts
@@ -25,7 +27,7 @@ def searched(strategy: str, width: int, seed: int, options: argparse.Namespace) 
         "words", questions=options.questions, split="test", seed=seed, grade=options.grade, prompt="{question}"
     )
     parts = Parts(Pupil(options.errs, options.alike), Judge(options.noise), Bag())
-    settings = dict(setting.split("=", 1) for setting in options.set)
+    settings = {key: yaml.safe_load(value) for key, _, value in (given.partition("=") for given in options.set)}
     with Searcher(
         strategy=strategy, seed=seed, width=width, total_tokens=2000, step_tokens=60, settings=settings, parts=parts
     ) as searcher:

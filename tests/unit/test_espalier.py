@@ -95,13 +95,13 @@ def test_where_nothing_is_the_same_it_is_ets_without_clusters(scores: list[float
 
 def test_within_a_room_only_what_is_kept_takes_place() -> None:
     # Prompt 3; two paths that have found the same, of 20 + 21 and 17 + 40 tokens, one of 20 with another result, which
-    # shares the first 12 of them. The next step is expected to take 40. The two that differ and three children take
-    # 3 + 41 + 8 + 120 = 172; in 132 there is room for two children.
+    # shares the first 12 of them. The next step is expected to take 50. The two that differ and three children take
+    # 3 + 41 + 8 + 150 = 202; in 152 there is room for two children.
     frontier = frontier_of([(ONE, TWO), (WRONG,), (TWO_AGAIN, ONE_AGAIN)], [0.5, 0.5, 0.5])
     first, wrong, _ = frontier.leaves
     assert (len(ONE), len(TWO), len(WRONG), len(ONE_AGAIN)) == (20, 21, 20, 40)
-    assert espalier(2.0).allocate(frontier, 3, 172) == {first: 2, wrong: 1}
-    assert espalier(2.0).allocate(frontier, 3, 132) == {first: 2}
+    assert espalier(2.0).allocate(frontier, 3, 202) == {first: 2, wrong: 1}
+    assert espalier(2.0).allocate(frontier, 3, 152) == {first: 2}
     assert espalier(2.0).allocate(frontier, 3, 30) == {wrong: 1}
 
 
