@@ -35,7 +35,7 @@ def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str
     _check_base(folder, base_names)
     check_weights(folder, stem="adapter_model")
     misfit = f"adapter {folder} does not fit {base_names[0]}"
-    options = {"is_trainable": trainable, "torch_device": device, "autocast_adapter_dtype": trainable}
+    options: dict[str, Any] = {"is_trainable": trainable, "torch_device": device, "autocast_adapter_dtype": trainable}
     with as_backend_error(misfit):
         adapted: Any = PeftModel.from_pretrained(model, str(folder), **options)
         # Only loading it again reports tensors that the model does not have: from_pretrained drops them silently.
