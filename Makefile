@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test checks lint types imports tests browser format seedling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -42,6 +42,9 @@ format: $(READY)
 
 seedling: $(READY)  ## train the three small models again, by palmette sft and palmette train-prm
 	$(BIN)/python -m recipes.seedling
+
+sapling: $(READY)  ## teach SmolLM2 to solve `words` and to judge its steps: 2 hours on 2 cores, goes on when called again
+	$(BIN)/python -m recipes.sapling
 
 bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pulp

@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--times", type=int, nargs="+", default=[16, 8, 4, 2])
+    parser.add_argument("--times", type=int, nargs="+", default=[8, 4, 2])
     options = parser.parse_args()
     task, width = load_task("ladder", questions=options.questions), options.width
     with tempfile.TemporaryDirectory() as temporary:

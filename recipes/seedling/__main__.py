@@ -1,16 +1,13 @@
 """`python -m recipes.seedling`: trains the seedlings by `palmette sft` and `palmette train-prm`, and measures them."""
 
 import argparse
-import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from palmette import Searcher, SearchResult, load_task
 from palmette.search.answer import aggregate_scores
 from palmette.train.supervised.measures import auc
+from recipes.commands import command, copy_model, last_checkpoint, one_thread, solved, train
 from recipes.seedling.alphabet import alphabet
 from recipes.seedling.rows import labeled, solutions, write
 from recipes.seedling.untrained import new_policy
@@ -47,15 +44,16 @@ def main() -> None:
     untrained, tokenizer = runs / "untrained", alphabet()
     new_policy(tokenizer, SEED).save_pretrained(untrained)
     tokenizer.save_pretrained(untrained)
-    train("sft", untrained, write(runs / "rows.jsonl", solutions(SEED), options.rows), runs / "policy")
+    train("sft", untrained, write(runs / "rows.jsonl", solutions(SEED), options.rows), runs / "policy", SFT, SEED)
     copy_model(first_good(runs / "policy" / "checkpoints", min(256, options.tested)), policy)
     further = write(runs / "more.jsonl", solutions(SEED + 101), options.ripe_rows)
-    ripening = subprocess.Popen(command("sft", policy, further, runs / "ripe"), env=one_thread())
+    ripening = subprocess.Popen(command("sft", policy, further, runs / "ripe", SFT, SEED), env=one_thread())
     test = search(policy, options.tested, "test")
     print(f"policy: pass@1 {solved(test):.3f} on {len(test)} test problems", flush=True)
     written = search(policy, options.samples, "train", seed=SEED + 2)
     rows = (row for result in written if (row := labels_of(result)) is not None)
-    train("train-prm", policy, write(runs / "steps.jsonl", rows, options.samples), runs / "prm")  # It tells its AUC.
+    steps = write(runs / "steps.jsonl", rows, options.samples)
+    train("train-prm", policy, steps, runs / "prm", PRM, SEED)  # It tells its AUC.
     copy_model(last_checkpoint(runs / "prm"), options.out / "seedling-prm")
     if ripening.wait():
         raise SystemExit("the ripe copy could not be trained")
@@ -64,29 +62,6 @@ def main() -> None:
     chances = [aggregate_scores(result.tree.scores(result.leaves[0].id), "prod") for result in judged]
     told = auc(chances, [result.outcome == "correct" for result in judged])  # None if all are solved, or none is.
     print(f"ripe policy: AUC {told} of its likelihood for a solution, on {len(judged)} samples of the policy")
-
-
-def command(kind: str, policy: Path, data: Path, out: Path) -> list[str]:
-    """Return the command that trains on rows of a file, or goes on where it was stopped."""
-    settings = SFT if kind == "sft" else PRM
-    given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    named = ["--policy", str(policy), "--data", str(data), "--out", str(out), "--seed", str(SEED)]
-    return [sys.executable, "-m", "palmette", kind, *named, *given]
-
-
-def train(kind: str, policy: Path, data: Path, out: Path) -> None:
-    """Train on rows of a file until it is done."""
-    subprocess.run(command(kind, policy, data, out), check=True, env=one_thread())
-
-
-def one_thread() -> dict[str, str]:
-    """Return the environment with one thread: sums depend on how many add them up."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def last_checkpoint(run: Path) -> Path:
-    """Return the folder of a run's last checkpoint."""
-    return max((run / "checkpoints").iterdir())
 
 
 def first_good(checkpoints: Path, count: int) -> Path:
@@ -106,23 +81,11 @@ def search(policy: Path, count: int, split: str, seed: int = SEED, reward: Path 
         return searcher.search(task)
 
 
-def solved(results: list[SearchResult]) -> float:
-    """Return the share of correct solutions."""
-    return sum(result.outcome == "correct" for result in results) / len(results)
-
-
 def labels_of(result: SearchResult) -> dict[str, object] | None:
     """Return a solution as a row with labels."""
     leaf = result.leaves[0]
     lines = [step.text for step in result.tree.steps(leaf.id)]
     return labeled(result.question.messages[-1]["content"], lines, finished=leaf.finished)
-
-
-def copy_model(checkpoint: Path, folder: Path) -> None:
-    """Copy the model of a checkpoint, without what only training needs."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("training.safetensors", "manifest.json"))
-    print(json.dumps({"model": str(folder), "from": str(checkpoint)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def _check_uses(config: Config, origin: str) -> None:
     if search.kv_budget is not None and "room" not in uses:
         raise ConfigError(
             f"{origin}: search.kv_budget is not kept by strategy {search.strategy!r}: "
-            f"set search.strategy to 'ets', or leave search.kv_budget out"
+            f"set search.strategy to 'ets' or 'espalier', or leave search.kv_budget out"
         )
 
 

@@ -110,6 +110,8 @@ SEARCHES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] 
     "rebase in batches of 2 without drafts": ("rebase", {}, {}, {"batch_rows": 2, "drafts": False}),
     "ets": ("ets", {}, {}, {}),
     "ets by tokens": ("ets", {"kv_cost": "tokens", "lambda_kv": 2.0}, {}, {}),
+    "espalier": ("espalier", {}, {}, {}),
+    "espalier in a room": ("espalier", {"first_step_tokens": 8}, {"room": 90}, {}),
     "ets in a room": ("ets", {"first_step_tokens": 8}, {"room": 90}, {}),
     "fixed_tree": ("fixed_tree", {"branches": [4, 2, 2]}, {}, {}),
     "shepherd": ("shepherd", {"completions": 2}, {}, {}),

@@ -123,6 +123,48 @@ def test_answers_are_learned(tmp_path: Path) -> None:
     assert '"method":"sft","on":"rows.jsonl"' in page and f'"planned":{seen[-2].update}' in page
 
 
+def test_training_goes_on_from_an_adapter(tmp_path: Path) -> None:
+    rows = [{**row, "completion": f"{row['completion']}\n0"} for row in answers(24)]
+    values = {
+        "sft.data": write_rows(tmp_path / "rows.jsonl", iter(rows)),
+        "sft.batch_tokens": 500,
+        "sft.epochs": 3,
+        "sft.test_share": 0.1,
+        "train.method": "lora",
+        "train.lora_rank": 4,
+        "train.learning_rate": 3e-3,
+    }
+    first = trained(SftRun, load_config(None, values), tmp_path / "first")
+    before, after = (event.numbers["loss"] for event in first if isinstance(event, RowsTested))
+    assert after < before
+    adapter = max((tmp_path / "first" / "checkpoints").iterdir())
+    going_on = {**values, "policy.adapter": str(adapter)}
+    second = trained(SftRun, load_config(None, going_on), tmp_path / "second")
+    again, at_last = (event.numbers["loss"] for event in second if isinstance(event, RowsTested))
+    assert again == pytest.approx(after, rel=1e-6)
+    assert at_last < after
+    assert {path.name for path in adapter.iterdir()} == {path.name for path in last_of(tmp_path / "second").iterdir()}
+    trained(SftRun, load_config(None, going_on), tmp_path / "stopped", stop_after=2)
+    trained(SftRun, load_config(None, going_on), tmp_path / "stopped")
+    updates = second[-2].update
+    assert files_of(tmp_path / "stopped", updates) == files_of(tmp_path / "second", updates)
+    with Searcher("seedling", None, settings={"policy.adapter": str(last_of(tmp_path / "second"))}) as searcher:
+        assert searcher.search("(3+4)*2").solution is not None
+
+    def refused(said: str, **changed: Any) -> None:
+        other = {**going_on, **{key.replace("__", "."): value for key, value in changed.items()}}
+        with pytest.raises(ConfigError, match=said):
+            SftRun(load_config(None, other), tmp_path / "other")
+
+    refused("policy.adapter has rank 4, train.lora_rank is 8: set it to 4", train__lora_rank=8)
+    refused("train.method is full. Set it to lora", train__method="full")
+    refused("the reference is the policy without its adapter", train__kl_weight=0.1)
+
+
+def last_of(run: Path) -> Path:
+    return max((run / "checkpoints").iterdir())
+
+
 def test_a_reward_model_learns_which_steps_are_labeled_wrong_and_scores_a_search(tmp_path: Path) -> None:
     config = load_config(
         None,

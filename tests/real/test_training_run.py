@@ -349,3 +349,17 @@ def test_a_checkpoint_is_a_model_that_search_can_use(tmp_path: Path) -> None:
 
     with Searcher(str(folder), None, settings={"task.format": "ladder"}, width=2, total_tokens=60) as searcher:
         assert searcher.search("3*4+5").tokens > 0
+
+
+def test_training_begins_with_an_adapter_and_generates_with_it(tmp_path: Path) -> None:
+    lora = {"train__method": "lora", "train__lora_rank": 4, "train__updates": 2}
+    trained(config_of(**lora), tmp_path / "first")
+    adapter = tmp_path / "first" / "checkpoints" / "update-00000002"
+    second = trained(config_of(**lora, policy__adapter=str(adapter), seed=1), tmp_path / "second")
+    numbers = next(event.numbers for event in second if isinstance(event, UpdateDone))
+    # The policy that generates is the one that learns: had only one of them the adapter, the ratio would not be 1.
+    assert numbers["ratio"] == pytest.approx(1, abs=1e-5)
+    before = load_file(adapter / "adapter_model.safetensors")
+    after = load_file(tmp_path / "second" / "checkpoints" / "update-00000002" / "adapter_model.safetensors")
+    # Two steps of Adam at 1e-3 from where it began; a new adapter of this seed would be as far away as its weights are.
+    assert 0 < max(float((after[name] - before[name]).abs().max()) for name in before) < 5e-3

@@ -35,7 +35,7 @@ def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
     [
         (["--width", "0"], 2, "search.width cannot be 0: input should be greater than or equal to 1"),
         (["--strategy", "rebas"], 2, "Did you mean 'rebase'?"),
-        (["--strategy", "mcts"], 2, "There are beam, best_of_n, dvts, ets, fixed_tree, rebase, shepherd."),
+        (["--strategy", "mcts"], 2, "There are beam, best_of_n, dvts, espalier, ets, fixed_tree, rebase, shepherd."),
         (["--set", "search.widht=3"], 2, "unknown key 'search.widht'. Did you mean 'search.width'?"),
         (["--set", "nonsense"], 2, "--set nonsense: write it as KEY=VALUE"),
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),

@@ -290,12 +290,14 @@ def test_kept_paths_and_next_steps_never_exceed_the_room(lambda_diversity: float
                 assert tree.distinct_tokens(children) < room or not children
 
 
-def test_a_step_is_expected_to_be_as_long_as_most_steps_were() -> None:
+def test_a_step_is_expected_to_be_longer_than_the_longest_that_did_not_run_away() -> None:
     tree = Tree(PROMPT)
     assert ets.expected_tokens(tree, 32) == 32
     for length in (100, 3, 4, 5, 6, 7, 8, 9, 10, 11):
         tree.add(0, tuple(range(length)), "", (), finished=False)
-    assert ets.expected_tokens(tree, 32) == 11  # nine of ten are no longer
+    assert ets.expected_tokens(tree, 32) == 14  # 1.25 x 11; 100 is more than four times the median, 8
+    tree.add(0, tuple(range(32)), "", (), finished=False)
+    assert ets.expected_tokens(tree, 32) == 40
     empty = Tree(PROMPT)
     empty.add(0, (), "", (), finished=False)
     assert ets.expected_tokens(empty, 32) == 1
@@ -322,11 +324,11 @@ def test_a_room_holds_the_most_valuable_set_that_fits() -> None:
 
 
 def test_leaves_left_without_children_make_room_for_more_children() -> None:
-    # Steps of 1: room for the prompt, three leaves and a step each: 10 + 3 x (1 + 1) = 16. REBASE of 3 gives the best
-    # leaf all three, and the two tokens of the others make room for a fourth and a fifth child.
+    # Steps of 1, the next ones expected to have 2: room for the prompt, three leaves and a step each: 10 + 3 x (1 + 2) =
+    # 19. REBASE of 3 gives the best leaf all three, and the two tokens of the others make room for a fourth child.
     frontier = grown((0, 1, "a"), (0, 1, "b"), (0, 1, "c"), scores=(0.9, 0.6, 0.3))
-    assert roomy(0.0, 10).allocate(frontier, 8, 15) == {1: 4}
-    assert roomy(0.0, 10).allocate(frontier, 8, 12) == {1: 1}
+    assert roomy(0.0, 10).allocate(frontier, 8, 19) == {1: 4}
+    assert roomy(0.0, 10).allocate(frontier, 8, 13) == {1: 1}
 
 
 def test_a_room_for_less_than_a_step_goes_to_the_best_leaf_that_leaves_any() -> None:
@@ -349,7 +351,7 @@ def test_a_room_counts_in_place_of_the_weight_of_memory() -> None:
     frontier = grown((0, 5, ""), (0, 5, ""), (1, 5, "a"), (2, 5, "b"), scores=(0.6, 0.4))
     strategy = weighted(1.0, 0.0, "nodes")
     assert strategy.allocate(frontier, 4, None) == {3: 4}
-    assert strategy.allocate(frontier, 4, 30 + 4 * 5) == {3: 3, 4: 1}
+    assert strategy.allocate(frontier, 4, 30 + 4 * 7) == {3: 3, 4: 1}  # Steps of 5, so 7 for the next.
 
 
 def test_diversity_is_what_was_given_or_published_for_the_nearest_width() -> None:

@@ -17,6 +17,7 @@ from palmette.search.record import Recorder
 from palmette.search.strategies.beam import Beam
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.dvts import Dvts
+from palmette.search.strategies.espalier import Espalier, EspalierSettings
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.fixed_tree import FixedTree, FixedTreeSettings
 from palmette.search.strategies.rebase import Rebase
@@ -34,6 +35,7 @@ STRATEGIES = {
     "fixed_tree": FixedTree(FixedTreeSettings(branches=(3, 2)), width=6),
     "shepherd": Shepherd(ShepherdSettings(completions=2), width=6),
     "ets": Ets(EtsSettings(lambda_kv=1.0, lambda_diversity=1.0)),
+    "espalier": Espalier(EspalierSettings()),
     "ets within a room": Ets(EtsSettings(lambda_diversity=0.0), first_step_tokens=8),
 }
 

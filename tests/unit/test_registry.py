@@ -48,7 +48,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_file_of_a_room_is_a_part_under_its_own_name() -> None:
-    assert registry.built_ins("strategy") == ["beam", "best_of_n", "dvts", "ets", "fixed_tree", "rebase", "shepherd"]
+    assert registry.built_ins("strategy") == [
+        "beam",
+        "best_of_n",
+        "dvts",
+        "espalier",
+        "ets",
+        "fixed_tree",
+        "rebase",
+        "shepherd",
+    ]
     assert registry.built_ins("task") == ["jsonl", "ladder", "rg", "words"]
     assert registry.built_ins("judge") == ["gym", "math"]
     assert registry.built_ins("scorer") == ["head", "likelihood"]
@@ -64,7 +73,8 @@ def test_a_name_that_is_none_is_told_with_the_nearest_or_with_all() -> None:
     with pytest.raises(ConfigError, match="no strategy is named 'rebsae'. Did you mean 'rebase'?"):
         registry.find("strategy", "rebsae")
     with pytest.raises(
-        ConfigError, match="There are beam, best_of_n, dvts, ets, fixed_tree, rebase, shepherd. One of your own"
+        ConfigError,
+        match="There are beam, best_of_n, dvts, espalier, ets, fixed_tree, rebase, shepherd. One of your own",
     ):
         registry.find("strategy", "zzzz")
     assert not registry.is_own("judge", "math")

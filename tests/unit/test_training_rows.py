@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -105,23 +106,35 @@ def test_steps_that_cannot_be_learned_are_told_with_their_line(
         list(read_labeled_steps(written(tmp_path, {"prompt": "1+1"})))
 
 
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=50), st.integers(1, 200), st.integers(1, 3), st.integers(0, 9))
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.binary(max_size=1)), min_size=1, max_size=50),
+    st.integers(1, 200),
+    st.integers(1, 3),
+    st.integers(0, 9),
+)
 def test_every_row_is_in_one_update_of_each_epoch_and_none_is_much_too_large(
-    tokens: list[int], batch_tokens: int, epochs: int, seed: int
+    rows: list[tuple[int, bytes]], batch_tokens: int, epochs: int, seed: int
 ) -> None:
-    updates = updates_of(tokens, batch_tokens=batch_tokens, epochs=epochs, seed=seed)
+    tokens, keys = [count for count, _ in rows], [key for _, key in rows]
+    updates = updates_of(tokens, keys, batch_tokens=batch_tokens, epochs=epochs, seed=seed)
     assert sorted(row for rows in updates for row in rows) == sorted(list(range(len(tokens))) * epochs)
     assert all(updates)
     assert max(sum(tokens[row] for row in rows) for rows in updates) <= batch_tokens + max(tokens)
-    assert updates_of(tokens, batch_tokens=batch_tokens, epochs=epochs + 1, seed=seed)[: len(updates)] == updates
+    more = updates_of(tokens, keys, batch_tokens=batch_tokens, epochs=epochs + 1, seed=seed)
+    assert more[: len(updates)] == updates
+    first = [keys[row] for rows in updates for row in rows][: len(tokens)]
+    assert len(list(groupby(first))) == len(set(keys)), "rows of one prompt are not together"
 
 
 def test_updates_are_of_one_size_and_epochs_of_another_order() -> None:
     # 10 rows of 10 tokens at 30 a batch: four updates, of 2 or 3 rows each, none with a single row left over.
-    updates = updates_of([10] * 10, batch_tokens=30, epochs=2, seed=0)
+    keys = [bytes([row]) for row in range(10)]
+    updates = updates_of([10] * 10, keys, batch_tokens=30, epochs=2, seed=0)
     assert sorted(map(len, updates[:4])) == sorted(map(len, updates[4:])) == [2, 2, 3, 3]
     assert updates[:4] != updates[4:]
-    assert updates_of([10] * 10, batch_tokens=30, epochs=2, seed=1) != updates
+    assert updates_of([10] * 10, keys, batch_tokens=30, epochs=2, seed=1) != updates
+    alike = updates_of([10] * 10, [b""] * 10, batch_tokens=30, epochs=2, seed=0)
+    assert alike == updates, "rows of the same prompt are shuffled too"
 
 
 def test_rows_of_one_prompt_are_on_the_same_side_of_the_split_whatever_their_order() -> None:
@@ -224,7 +237,7 @@ def test_the_config_of_labels_by_rollouts_is_wide_enough_and_stays_as_it_is() ->
         ("prm", {}, "neither prm.data nor prm.questions is set"),
         ("prm", {"prm.data": "x.jsonl", "prm.questions": 3}, "prm.data and prm.questions are both set"),
         ("sft", {"sft.data": "x.jsonl", "policy.quantize": "int8"}, "quantized weights cannot be trained"),
-        ("sft", {"sft.data": "x.jsonl", "policy.adapter": "a"}, "merge the adapter into the policy first"),
+        ("sft", {"sft.data": "x.jsonl", "policy.adapter": "a"}, "train.method is full. Set it to lora to train the"),
     ],
 )
 def test_what_cannot_be_trained_on_rows_is_told_first(table: Any, told: dict[str, Any], said: str) -> None:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,20 @@ def test_several_solutions_to_a_question_differ() -> None:
     assert len({row["completion"] for row in rows}) == 8
 
 
+def test_solutions_of_a_question_come_together_and_plain_ones_have_one_wording(tmp_path: Path) -> None:
+    rows_of(tmp_path / "sft.jsonl", "--rows", "12", "--grades", "3", "--solutions", "4", "--plain")
+    read = list(read_conversations(tmp_path / "sft.jsonl"))
+    together = [len(list(rows)) for _, rows in groupby(read, key=lambda row: row.messages[0]["content"])]
+    assert sum(together) == 12
+    assert max(together) == 4
+    assert len({row.messages[1]["content"] for row in read}) == 12
+    for row in read:
+        problem = read_problem(row.messages[0]["content"])
+        assert all(check.verdict == "yes" for check in check_solution(problem, row.messages[1]["content"]))
+        lines = [line for line in row.messages[1]["content"].split("\n") if "=" in line]
+        assert all(line.startswith(("The ", "Together that is ")) for line in lines)
+
+
 def test_right_and_wrong_steps_are_both_common() -> None:
     labels = [label for row in islice(labeled_rows([4], "train", 0, FORM), 90) for label in row["labels"]]
     assert 0.5 < sum(labels) / len(labels) < 0.9
@@ -92,6 +106,7 @@ def test_right_and_wrong_steps_are_both_common() -> None:
         (["--split", "dev"], "--split cannot be 'dev': choose train or test"),
         (["--prompt", "no place"], "must contain {question}"),
         (["--prompt", ""], "must contain {question}"),
+        (["--kind", "prm", "--plain"], "--plain is for --kind sft"),
     ],
 )
 def test_wrong_flags_are_told_and_nothing_is_written(tmp_path: Path, flags: list[str], said: str) -> None:

@@ -20,6 +20,11 @@ def rows(
     grades: Annotated[str, typer.Option(help="Grades of difficulty, in turn: 1,2,3.")] = "4",
     split: Annotated[str, typer.Option(help="train or test: they have no structure of a problem in common.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed of questions and solutions.", min=0)] = 0,
+    solutions: Annotated[
+        int | None,
+        typer.Option(help="Solutions of each question: right ones (sft, 1), wrong ones (prm, 2).", min=1, max=64),
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="One wording for each kind of sentence (sft).")] = False,
     prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
 ) -> None:
     """Write rows to train on: solutions of the task words, right ones or also wrong ones with labels."""
@@ -35,8 +40,11 @@ def rows(
     if prompt is not None and "{question}" not in prompt:
         raise ConfigError("--prompt must contain {question}, which is replaced by the question")
     form = read_format("words", TaskSettings(name="words", prompt=prompt))
-    make = solution_rows if kind == "sft" else labeled_rows
-    _write(file, islice(make(_grades(grades), cast("Split", split), seed, form), count))
+    if plain and kind == "prm":
+        raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
+    asked = _grades(grades), cast("Split", split), seed, form
+    made = solution_rows(*asked, solutions or 1, plain) if kind == "sft" else labeled_rows(*asked, solutions or 2)
+    _write(file, islice(made, count))
     print(f"{count} rows in {file}")
 
 

@@ -40,7 +40,7 @@ def row_config(config: Config, table: Table) -> Config:
 
 def check_rows_config(config: Config, table: Table) -> None:
     """Raise ConfigError for a config with which nothing can be trained on rows."""
-    check_policy(config.policy)
+    check_policy(config.policy, config.train)
     check_boards(config.train.log_to)
     if table == "sft":
         if config.sft.data is None:

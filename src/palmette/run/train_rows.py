@@ -75,6 +75,7 @@ class RowRun(LearningRun):
             )
         cut = updates_of(
             [rows[place].tokens for place in training],
+            [rows[place].key for place in training],
             batch_tokens=settings.batch_tokens,
             epochs=settings.epochs,
             seed=config.seed,

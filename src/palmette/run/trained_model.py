@@ -21,6 +21,7 @@ from palmette.train.update.optimizer import AdamSettings
 from palmette.train.update.reference import response_values
 from palmette.train.update.value_head import ValueHead
 from palmette.units import describe_error
+from palmette.zoo.adapter import load_adapter
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy
 
@@ -28,8 +29,8 @@ from palmette.zoo.load import load_policy
 class TrainedModel:
     """A causal language model with the weights that are trained: `trained` is the model, or the model with adapters.
 
-    `checkpoint` is the one to go on from, None to start from `policy.model`. A subclass calls `_make_learner` when it
-    has everything else.
+    `checkpoint` is the one to go on from, None to start from `policy.model` with `policy.adapter`. A subclass calls
+    `_make_learner` when it has everything else.
     """
 
     learner: Learner
@@ -44,9 +45,8 @@ class TrainedModel:
         if train.method == "full":
             self.trained = train_all(self.model)
             return
-        targets = None if train.lora_targets == "all" else train.lora_targets.split(",")
         with _own_generator(config.seed):
-            self.trained = train_lora(self.model, rank=train.lora_rank, targets=targets)
+            self.trained = self._with_adapter()
         if checkpoint is not None:
             _load_adapter(self.trained, self._adapter_folder(checkpoint.folder))
 
@@ -56,6 +56,16 @@ class TrainedModel:
         policy = self._config.policy
         source = str(self._checkpoint.folder) if is_whole and self._checkpoint is not None else policy.model
         return load_policy(source, dtype=policy.dtype, device=policy.device)
+
+    def _with_adapter(self) -> Any:
+        """Return the model with the adapter that is trained: a new one, or `policy.adapter`."""
+        train, policy = self._config.train, self._config.policy
+        if policy.adapter is None:
+            targets = None if train.lora_targets == "all" else train.lora_targets.split(",")
+            return train_lora(self.model, rank=train.lora_rank, targets=targets)
+        names = [policy.model, self.model.name_or_path]
+        device = str(self.model.device)
+        return load_adapter(self.model, policy.adapter, base_names=names, device=device, trainable=True)
 
     def _adapter_folder(self, folder: Path) -> Path:
         """Return where in the folder of a checkpoint the adapter is."""

@@ -6,12 +6,13 @@ from palmette import registry
 from palmette.errors import ConfigError, RunError
 from palmette.run.boards import check_boards
 from palmette.run.folder import has_begun, recorded_values
-from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings
+from palmette.settings import Config, PolicySettings, PrmSettings, SftSettings, TrainSettings
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import COLUMNS, Task
 from palmette.train.algorithms.algorithm import Algorithm, make_algorithm
 from palmette.train.rewards.rewards import check_reward_files
 from palmette.units import count_of, one_line
+from palmette.zoo.folder import adapter_rank
 from palmette.zoo.resolve import check_model_name
 
 
@@ -36,7 +37,7 @@ def check_training(config: Config) -> None:
     train, policy = config.train, config.policy
     algorithm = algorithm_of(config)
     credit = credit_of(config)
-    check_policy(policy)
+    check_policy(policy, train)
     if policy.temperature == 0:
         raise ConfigError(
             "policy.temperature is 0: all responses to a question would be the same, and none better than another. "
@@ -70,14 +71,31 @@ def check_training(config: Config) -> None:
     check_boards(train.log_to)
 
 
-def check_policy(policy: PolicySettings) -> None:
-    """Raise ConfigError for a policy whose weights cannot be trained."""
+def check_policy(policy: PolicySettings, train: TrainSettings) -> None:
+    """Raise ConfigError for a policy whose weights cannot be trained so."""
     if policy.backend != "local":
         raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local")
     if policy.quantize != "none":
         raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
     if policy.adapter is not None:
-        raise ConfigError("policy.adapter: merge the adapter into the policy first, or leave it out")
+        _check_adapter(policy.adapter, train)
+
+
+def _check_adapter(adapter: str, train: TrainSettings) -> None:
+    """Raise ConfigError for an adapter that these settings do not train on."""
+    if train.method == "full":
+        raise ConfigError(
+            "policy.adapter: train.method is full. Set it to lora to train the adapter on, or merge the adapter into "
+            "the policy first"
+        )
+    rank = adapter_rank(adapter)
+    if rank is not None and rank != train.lora_rank:
+        raise ConfigError(f"policy.adapter has rank {rank}, train.lora_rank is {train.lora_rank}: set it to {rank}")
+    if train.uses_reference:
+        raise ConfigError(
+            "train.kl_weight: with LoRA the reference is the policy without its adapter, and policy.adapter is what "
+            "training begins with. Merge it into the policy first, or set train.kl_weight to 0"
+        )
 
 
 def check_references(config: Config, task: Task) -> str | None:

@@ -16,8 +16,10 @@ from palmette.zoo.folder import check_weights, read_json
 from palmette.zoo.foreign import as_backend_error, quiet
 
 
-def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str) -> Any:
-    """Return the model with the adapter, frozen; every tensor of the adapter is used and none is missing.
+def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str, trainable: bool = False) -> Any:
+    """Return the model with the adapter; every tensor of the adapter is used and none is missing.
+
+    It is frozen, or `trainable`: then in float32 if the model is in less, as a new adapter would be.
 
     `base_names` are the names of the base model, first the one that the user wrote; the base model that the adapter's
     config records must end like one of them. Raises ConfigError where there is no adapter, BackendError where it does
@@ -33,7 +35,7 @@ def load_adapter(model: Any, adapter: str, *, base_names: list[str], device: str
     _check_base(folder, base_names)
     check_weights(folder, stem="adapter_model")
     misfit = f"adapter {folder} does not fit {base_names[0]}"
-    options: dict[str, Any] = {"is_trainable": False, "torch_device": device, "autocast_adapter_dtype": False}
+    options: dict[str, Any] = {"is_trainable": trainable, "torch_device": device, "autocast_adapter_dtype": trainable}
     with as_backend_error(misfit):
         adapted: Any = PeftModel.from_pretrained(model, str(folder), **options)
         # Only loading it again reports tensors that the model does not have: from_pretrained drops them silently.

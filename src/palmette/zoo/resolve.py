@@ -10,6 +10,7 @@ from palmette.zoo.cache import cache_root
 from palmette.zoo.catalog import ENTRIES, Entry, Role
 from palmette.zoo.converted import converted_folder
 from palmette.zoo.folder import read_json
+from palmette.zoo.grafted import grafted_folder
 from palmette.zoo.names import is_plausible_hub_id, likely_meant
 
 # The files that transformers needs. Pickled weights and modeling code are not even downloaded.
@@ -100,6 +101,8 @@ def _folder_or_hub_id(name: str) -> str:
 def _zoo_folder(entry: Entry) -> Path:
     if entry.weights.endswith(".gguf"):
         return converted_folder(entry)
+    if entry.base is not None:
+        return grafted_folder(entry, _zoo_folder(ENTRIES[entry.base]))
     weights = entry.weights_path()
     if weights is None:
         raise entry.missing()

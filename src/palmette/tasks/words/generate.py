@@ -12,26 +12,27 @@ from palmette.tasks.words.telling import tell_ask, tell_fact
 
 @dataclass(frozen=True)
 class Grade:
-    """The limits of one difficulty: calculations in a solution, facts that are not needed, values of quantities."""
+    """The limits of one difficulty: calculations in a solution, facts that are not needed."""
 
     steps: range
     extra: range
-    values: range
 
 
 GRADES: dict[int, Grade] = {
-    1: Grade(range(1, 3), extra=range(2), values=range(1, 100)),
-    2: Grade(range(3, 6), extra=range(1, 3), values=range(1, 200)),
-    3: Grade(range(6, 10), extra=range(1, 4), values=range(1, 200)),
-    4: Grade(range(10, 17), extra=range(2, 5), values=range(1, 200)),
+    1: Grade(range(1, 3), extra=range(2)),
+    2: Grade(range(3, 6), extra=range(1, 3)),
+    3: Grade(range(6, 10), extra=range(1, 4)),
+    4: Grade(range(10, 17), extra=range(2, 5)),
 }
 DEFAULT_GRADE = 4
 
 _ASKS: tuple[tuple[AskKind, int], ...] = (("one", 1), ("one", 1), ("one", 1), ("total", 2), ("total", 3), ("gap", 2))
 _NUMBERS: dict[FactKind, range] = {
-    "given": range(2, 31), "more": range(2, 31), "fewer": range(2, 31), "times": range(2, 6), "half": range(2, 3),
-    "share": range(3, 6), "rate": range(2, 10),
+    "given": range(2, 21), "more": range(2, 13), "fewer": range(2, 13), "times": range(2, 5), "half": range(2, 3),
+    "share": range(3, 6), "rate": range(2, 7),
 }  # fmt: skip
+VALUES = range(1, 100)
+"""Of all quantities: what is hard is which to take, not to calculate with them."""
 _KINDS: tuple[FactKind, ...] = ("more", "fewer", "times", "half", "share", "sum", "difference", "rate")
 _TRIES = 200
 """After so many steps that do not fit a problem is given up."""
@@ -47,10 +48,10 @@ class _Drawn:
     value: int
 
 
-def problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
+def problems(grade: int, split: Split, seed: int, plain: bool = False) -> Iterator[Problem]:
     """Yield problems without end, the same ones for the same arguments. No structure is in both splits.
 
-    No answer is one of the numbers in the text.
+    `plain` ones have one wording for each kind of fact and question. No answer is one of the numbers in the text.
     """
     shape = GRADES[grade]
     generator = random.Random(f"words {grade} {split} {seed}")
@@ -66,7 +67,7 @@ def problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
         answer = numbers[0] if kind == "one" else calculate(SIGNS[kind], numbers)
         if answer in {node.number for node in with_extra}:
             continue
-        problem = _told(generator, with_extra, kind, asked)
+        problem = _told(generator, with_extra, kind, asked, plain)
         if problem is not None:
             yield problem
 
@@ -87,7 +88,7 @@ def _draw(generator: random.Random, shape: Grade) -> tuple[list[_Drawn], AskKind
     for _ in range(_TRIES):
         if not left:
             break
-        new = _step(generator, shape, drawn, used, unused)
+        new = _step(generator, drawn, used, unused)
         if new is None:
             continue
         closed = [place for place in new[-1].operands if place in unused]
@@ -101,7 +102,7 @@ def _draw(generator: random.Random, shape: Grade) -> tuple[list[_Drawn], AskKind
     if kind == "gap":
         unused.sort(key=lambda place: -drawn[place].value)
     answers = [drawn[place].value for place in unused]
-    if left or (kind != "one" and calculate(SIGNS[kind], answers) not in shape.values):
+    if left or (kind != "one" and calculate(SIGNS[kind], answers) not in VALUES):
         return None
     return drawn, kind, unused
 
@@ -111,9 +112,7 @@ def _given(generator: random.Random) -> _Drawn:
     return _Drawn("given", (), number, number)
 
 
-def _step(
-    generator: random.Random, shape: Grade, drawn: list[_Drawn], used: list[int], unused: list[int]
-) -> list[_Drawn] | None:
+def _step(generator: random.Random, drawn: list[_Drawn], used: list[int], unused: list[int]) -> list[_Drawn] | None:
     """Return a random quantity made of earlier ones or new given ones, which come before it; None if it does not fit.
 
     `used` and `unused` are the places of the earlier ones that it may be made of.
@@ -139,7 +138,7 @@ def _step(
     number = generator.choice(_NUMBERS[kind]) if kind in _NUMBERS else None
     numbers = [nodes[place].value for place in operands] + ([] if number is None else [number])
     value = calculate(SIGNS[kind], numbers)
-    if value not in shape.values or value is None:
+    if value not in VALUES or value is None:
         return None
     return [*new, _Drawn(kind, tuple(operands), number, value)]
 
@@ -154,12 +153,14 @@ def _with_extra(generator: random.Random, shape: Grade, drawn: list[_Drawn]) -> 
         if generator.random() < 0.4:
             found.append(_given(generator))
         else:
-            new = _step(generator, shape, found, [], list(range(len(found))))
+            new = _step(generator, found, [], list(range(len(found))))
             found += new if new is not None and len(found) + len(new) <= most else []
     return found
 
 
-def _told(generator: random.Random, drawn: list[_Drawn], kind: AskKind, asked: list[int]) -> Problem | None:
+def _told(
+    generator: random.Random, drawn: list[_Drawn], kind: AskKind, asked: list[int], plain: bool
+) -> Problem | None:
     """Return the problem with names, its facts in random order; None if names run out."""
     names = _names(generator, drawn)
     if names is None:
@@ -170,7 +171,7 @@ def _told(generator: random.Random, drawn: list[_Drawn], kind: AskKind, asked: l
     ]
     generator.shuffle(facts)
     ask = Ask(kind, tuple(names[place] for place in asked))
-    sentences = [*(tell_fact(generator, fact) for fact in facts), tell_ask(generator, ask)]
+    sentences = [*(tell_fact(generator, fact, plain) for fact in facts), tell_ask(generator, ask, plain)]
     return Problem(tuple(facts), ask, " ".join(sentences))
 
 

@@ -15,10 +15,10 @@ from palmette.tasks.words.solution import solve
 from palmette.tasks.words.structure import Split
 
 
-def distinct_problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
+def distinct_problems(grade: int, split: Split, seed: int, plain: bool = False) -> Iterator[Problem]:
     """Yield problems without end, each text once."""
     seen: set[bytes] = set()
-    for problem in problems(grade, split, seed):
+    for problem in problems(grade, split, seed, plain):
         digest = hashlib.blake2b(problem.text.encode(), digest_size=8).digest()
         if digest not in seen:
             seen.add(digest)
@@ -26,12 +26,14 @@ def distinct_problems(grade: int, split: Split, seed: int) -> Iterator[Problem]:
 
 
 def solution_rows(
-    grades: Sequence[int], split: Split, seed: int, form: Format, solutions: int = 1
+    grades: Sequence[int], split: Split, seed: int, form: Format, solutions: int = 1, plain: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows of prompt and completion without end: so many right solutions to each question, grades in turn."""
-    for problem, generator in _questions(grades, split, seed):
-        for _ in range(solutions):
-            lines = solve(problem, generator)
+    """Yield rows of prompt and completion without end: so many right solutions to each question, grades in turn.
+
+    No solution of a question comes twice, so that short ones in `plain` words may have fewer.
+    """
+    for problem, generator in _questions(grades, split, seed, plain):
+        for lines in dict.fromkeys(solve(problem, generator, plain) for _ in range(solutions)):
             yield {"prompt": list(form.messages(problem.text)), "completion": "\n".join(lines)}
 
 
@@ -50,8 +52,10 @@ def labeled_rows(
             yield {"prompt": list(form.messages(problem.text)), "completions": list(lines), "labels": labels}
 
 
-def _questions(grades: Sequence[int], split: Split, seed: int) -> Iterator[tuple[Problem, random.Random]]:
+def _questions(
+    grades: Sequence[int], split: Split, seed: int, plain: bool = False
+) -> Iterator[tuple[Problem, random.Random]]:
     """Yield problems, one of each grade in turn, and what their solutions are drawn with."""
     generator = random.Random(f"words solutions {split} {seed}")
-    for source in cycle([distinct_problems(grade, split, seed) for grade in grades]):
+    for source in cycle([distinct_problems(grade, split, seed, plain) for grade in grades]):
         yield next(source), generator

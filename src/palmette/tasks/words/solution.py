@@ -7,10 +7,10 @@ from palmette.tasks.words.problem import SIGNS, Problem, Quantity, Sign, calcula
 from palmette.tasks.words.telling import Step, tell_answer, tell_step
 
 
-def solve(problem: Problem, generator: random.Random) -> tuple[str, ...]:
-    """Return the lines of a solution; every order and wording that is right may come."""
+def solve(problem: Problem, generator: random.Random, plain: bool = False) -> tuple[str, ...]:
+    """Return the lines of a solution; every order that is right may come, and every wording unless it is `plain`."""
     steps = [step_of(problem, quantity, problem.values) for quantity in random_order(problem, generator)]
-    return (*(tell_step(generator, step) for step in steps), tell_answer(problem.answer))
+    return (*(tell_step(generator, step, plain) for step in steps), tell_answer(problem.answer))
 
 
 def random_order(problem: Problem, generator: random.Random) -> list[Quantity | None]:

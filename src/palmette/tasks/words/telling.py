@@ -30,28 +30,29 @@ class Step:
     result: int
 
 
-def tell_fact(generator: random.Random, fact: Fact) -> str:
-    """Return a sentence that tells a fact."""
+def tell_fact(generator: random.Random, fact: Fact, plain: bool = False) -> str:
+    """Return a sentence that tells a fact; `plain` ones are always told in the first wording that fits."""
     slots = _slots((fact.target, *fact.operands))
     slots["n"] = fact.number
     if fact.kind == "rate":
         slots["u"] = CONTAINERS[fact.operands[0].thing]
     forms = [form for form, names in _forms(wordings.FACTS[fact.kind]) if _fact_fits(names, slots)]
-    return fill(generator.choice(forms), slots)
+    return fill(_chosen(generator, forms, plain), slots)
 
 
-def tell_ask(generator: random.Random, ask: Ask) -> str:
+def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
     """Return a question."""
-    return fill(generator.choice(wordings.ASKS[ask.kind, len(ask.quantities)]), _slots(ask.quantities))
+    forms = wordings.ASKS[ask.kind, len(ask.quantities)]
+    return fill(_chosen(generator, forms, plain), _slots(ask.quantities))
 
 
-def tell_step(generator: random.Random, step: Step) -> str:
+def tell_step(generator: random.Random, step: Step, plain: bool = False) -> str:
     """Return a line of a solution, which says what it calculates with.
 
     A model that has to find operands and their values without a word of them learns it much later.
     """
     told = _OPERANDS[: len(step.operands)] if step.target is not None else ()
-    return generator.choice(_lines(step, frozenset("".join(told))))
+    return _chosen(generator, _lines(step, frozenset("".join(told))), plain)
 
 
 def all_lines(step: Step) -> list[str]:
@@ -76,6 +77,10 @@ def _lines(step: Step, named: frozenset[str]) -> list[str]:
 def tell_answer(answer: int) -> str:
     """Return the last line of a solution."""
     return fill(wordings.ANSWER, {"c": answer})
+
+
+def _chosen(generator: random.Random, forms: Sequence[str], plain: bool) -> str:
+    return forms[0] if plain else generator.choice(forms)
 
 
 def _slots(quantities: Sequence[Quantity]) -> dict[str, Any]:

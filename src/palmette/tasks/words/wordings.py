@@ -4,51 +4,52 @@ Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} an
 number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
 {c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
 A step may leave out any of its operands; solutions are told in those that name them all with their values.
+The first form of each kind that fits is the plain one.
 """
 
 from palmette.tasks.words.problem import AskKind, FactKind
 
 FACTS: dict[FactKind, tuple[str, ...]] = {
     "given": (
+        "The {x} of {X} are {n}.",
         "{X} has {n} {x}.",
         "{X} owns {n} {x}.",
         "{X} keeps {n} {x}.",
-        "The {x} of {X} are {n}.",
         "There are {n} {x} of {X}.",
         "{X} has exactly {n} {x}.",
     ),
     "more": (
+        "The {x} of {X} are {n} more than the {y} of {Y}.",
         "{X} has {n} more {x} than {Y} has {y}.",
         "{X} has {n} more {x} than {Y}.",
         "{X} has {n} more {x} than {y}.",
-        "The {x} of {X} are {n} more than the {y} of {Y}.",
         "Compared to the {y} of {Y}, {X} has {n} more {x}.",
         "{X} keeps as many {x} as {Y} has {y}, plus {n}.",
         "Add {n} to the {y} of {Y} to get the {x} of {X}.",
     ),
     "fewer": (
+        "The {x} of {X} are {n} fewer than the {y} of {Y}.",
         "{X} has {n} fewer {x} than {Y} has {y}.",
         "{X} has {n} fewer {x} than {Y}.",
         "{X} has {n} fewer {x} than {y}.",
-        "The {x} of {X} are {n} fewer than the {y} of {Y}.",
         "Compared to the {y} of {Y}, {X} has {n} fewer {x}.",
         "{X} keeps as many {x} as {Y} has {y}, minus {n}.",
         "Take {n} from the {y} of {Y} to get the {x} of {X}.",
     ),
     "times": (
+        "The {x} of {X} are {n} times the {y} of {Y}.",
         "{X} has {n} times as many {x} as {Y} has {y}.",
         "{X} has {n} times as many {x} as {Y}.",
         "{X} has {n} times as many {x} as {y}.",
-        "The {x} of {X} are {n} times the {y} of {Y}.",
         "Compared to the {y} of {Y}, {X} has {n} times as many {x}.",
         "For each of the {y} of {Y}, {X} keeps {n} {x}.",
         "Take {n} times the {y} of {Y} to get the {x} of {X}.",
     ),
     "half": (
+        "The {x} of {X} are half of the {y} of {Y}.",
         "{X} has half as many {x} as {Y} has {y}.",
         "{X} has half as many {x} as {Y}.",
         "{X} has half as many {x} as {y}.",
-        "The {x} of {X} are half of the {y} of {Y}.",
         "Compared to the {y} of {Y}, {X} has half as many {x}.",
         "Take half of the {y} of {Y} to get the {x} of {X}.",
         "{X} keeps as many {x} as half of the {y} of {Y}.",
@@ -62,9 +63,9 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "Split {n} ways, the {y} of {Y} are the {x} of {X}.",
     ),
     "sum": (
+        "The {x} of {X} are the {y} of {Y} plus the {z} of {Z}.",
         "{X} has as many {x} as {Y} has {y} and {Z} has {z} together.",
         "{X} has as many {x} as {Y} and {Z} together.",
-        "The {x} of {X} are the {y} of {Y} plus the {z} of {Z}.",
         "Add the {y} of {Y} to the {z} of {Z} to get the {x} of {X}.",
         "Together the {y} of {Y} and the {z} of {Z} are the {x} of {X}.",
         "{X} keeps as many {x} as the {y} of {Y} and the {z} of {Z} together.",
@@ -88,9 +89,9 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
 
 ASKS: dict[tuple[AskKind, int], tuple[str, ...]] = {
     ("one", 1): (
+        "How many are the {x} of {X}?",
         "How many {x} does {X} have?",
         "What is the number of {x} of {X}?",
-        "How many are the {x} of {X}?",
         "What number of {x} does {X} have?",
         "How many {x} are there of {X}?",
     ),
@@ -109,8 +110,8 @@ ASKS: dict[tuple[AskKind, int], tuple[str, ...]] = {
         "How many do we get from the {x} of {X}, the {y} of {Y} and the {z} of {Z} together?",
     ),
     ("gap", 2): (
-        "How many more {x} does {X} have than {Y} has {y}?",
         "What are the {x} of {X} minus the {y} of {Y}?",
+        "How many more {x} does {X} have than {Y} has {y}?",
         "By how many are the {x} of {X} more than the {y} of {Y}?",
         "What do we get if we take the {y} of {Y} from the {x} of {X}?",
         "How many are the {x} of {X} without the {y} of {Y}?",
@@ -126,10 +127,10 @@ _ANY = (
     "{X} has {l} {x}, that is {c}.",
 )
 _FROM_ONE = (
+    "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y}, so {X} has {e} {x}.",
     "With {a} {y} of {Y} we get {e} {x} for {X}.",
     "The {y} of {Y} are {a}, so {X} has {e} {x}.",
-    "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
     "With {a} {y} of {Y}, the {x} of {X} are {e}.",
     "For the {x} of {X} we take the {a} {y} of {Y} and get {e}.",
     "To get the {x} of {X}, we take {a} {y} of {Y}, that makes {e}.",
@@ -138,12 +139,12 @@ _FROM_ONE = (
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
+    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
     "From {Y} and {Z} we find {e} {x} for {X}.",
     "Then {a} {y} and {b} {z} make {e} {x} for {X}.",
     "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so {X} has {e} {x}.",
-    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
     "With {a} {y} of {Y} and {b} {z} of {Z} we get {e} {x} for {X}.",
     "With {a} {y} of {Y} and {b} {z} of {Z}, the {x} of {X} are {e}.",
     "From {a} {y} of {Y} and {b} {z} of {Z} we find {e} {x} for {X}.",

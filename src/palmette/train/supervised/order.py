@@ -6,8 +6,13 @@ import random
 from collections.abc import Sequence
 
 
-def updates_of(tokens: Sequence[int], *, batch_tokens: int, epochs: int, seed: int) -> list[list[int]]:
+def updates_of(
+    tokens: Sequence[int], keys: Sequence[bytes], *, batch_tokens: int, epochs: int, seed: int
+) -> list[list[int]]:
     """Return the rows of each update, given the tokens of each row. Every row is in one update of each epoch.
+
+    Prompts come in random order; rows with the same prompt, which is the key, come one after the other in random order,
+    so that the prompt is computed once for those of an update.
 
     An epoch has as many updates as `batch_tokens` tokens each would need, all of about one size: without a small one at
     its end, which would count as much as the others. A row is never cut, so an update may be larger by part of a row.
@@ -16,8 +21,7 @@ def updates_of(tokens: Sequence[int], *, batch_tokens: int, epochs: int, seed: i
     count = max(1, math.ceil(total / batch_tokens))
     updates: list[list[int]] = []
     for epoch in range(epochs):
-        order = list(range(len(tokens)))
-        random.Random(f"{seed} {epoch}").shuffle(order)
+        order = _shuffled(keys, random.Random(f"{seed} {epoch}"))
         cut: list[list[int]] = [[] for _ in range(count)]
         begin = 0
         for row in order:
@@ -26,6 +30,16 @@ def updates_of(tokens: Sequence[int], *, batch_tokens: int, epochs: int, seed: i
             begin += tokens[row]
         updates += [rows for rows in cut if rows]
     return updates
+
+
+def _shuffled(keys: Sequence[bytes], generator: random.Random) -> list[int]:
+    """Return the places of all keys in random order, those of one key together."""
+    order = list(range(len(keys)))
+    generator.shuffle(order)
+    together: dict[bytes, list[int]] = {}
+    for place in order:
+        together.setdefault(keys[place], []).append(place)
+    return [place for places in together.values() for place in places]
 
 
 def held_out(keys: Sequence[bytes], share: float) -> tuple[list[int], list[int]]:

@@ -1,0 +1,1 @@
+"""How the models for `words` are trained."""
