@@ -324,8 +324,8 @@ def test_a_room_holds_the_most_valuable_set_that_fits() -> None:
 
 
 def test_leaves_left_without_children_make_room_for_more_children() -> None:
-    # Steps of 1, the next ones expected to have 2: room for the prompt, three leaves and a step each: 10 + 3 x (1 + 2) =
-    # 19. REBASE of 3 gives the best leaf all three, and the two tokens of the others make room for a fourth child.
+    # Steps of 1, the next ones expected to have 2: the prompt, three leaves and a step each take 10 + 3 x (1 + 2) = 19.
+    # REBASE of 3 gives the best leaf all three, and the two tokens of the others make room for a fourth child.
     frontier = grown((0, 1, "a"), (0, 1, "b"), (0, 1, "c"), scores=(0.9, 0.6, 0.3))
     assert roomy(0.0, 10).allocate(frontier, 8, 19) == {1: 4}
     assert roomy(0.0, 10).allocate(frontier, 8, 13) == {1: 1}
