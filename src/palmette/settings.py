@@ -117,11 +117,13 @@ class PolicySettings(Settings):
 class RewardSettings(Settings):
     """The model that scores steps; null for none, `auto` for the one trained for the policy.
 
-    `score` tells how: by a scalar head, by how much a causal language model expects the step, or by another scorer.
+    `score` tells how: by a scalar head, by how much a causal language model expects the step, as a published model is
+    read by its `profile`, or by another scorer.
     """
 
     model: str | None = Field("auto", min_length=1)
     score: str = Field("auto", min_length=1)
+    profile: str | None = Field(None, min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     quantize: Quantize = "none"

@@ -27,13 +27,15 @@ OWN_QUESTIONS = "questions"
 class Question:
     """One question as chat messages. `reference` is the reference answer, None if there is none.
 
-    `key` holds further values for the task's own judge.
+    `key` holds further values for the task's own judge. `text` is the question alone, without what the messages say
+    about how to answer it; None where that is not known.
     """
 
     id: str
     messages: tuple[Message, ...]
     reference: str | None = None
     key: dict[str, object] = field(default_factory=dict)
+    text: str | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> str:
