@@ -217,7 +217,8 @@ class TreeScorer(ABC):
             if not candidate.finished:
                 paths[candidate.steps] = cached, placed[row]
         self._scored = {**before, **scored}
-        self._drop_unless_kept(node for key in scored for node in _nodes(before.get(key, {})))
+        earlier = {node for key in scored for node in _nodes(before.get(key, {}))}
+        self._drop_unless_kept(earlier - set(placed.values()))  # Those placed are dropped when they have been read.
         return placed
 
     def _drop_unless_kept(self, nodes: Iterable[CacheNode]) -> None:
