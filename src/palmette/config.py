@@ -304,7 +304,7 @@ def _check_profile(reward: RewardSettings, origin: str) -> None:
             known = ", ".join(shipped_profiles())
             raise ConfigError(
                 f"{origin}: reward.score 'profile' reads a model by its profile, and none is known for "
-                f"{one_line(reward.model, 120)}: set reward.profile to a file or to one of {known}"
+                f"{one_line(reward.model, 120)}: set reward.profile to a file or one of {known}"
             )
         read_profile(reward.profile)
     elif reward.profile is not None and reads_model(reward.score) and reward.score != "profile":

@@ -49,7 +49,7 @@ def process_reward_model(folder: Path) -> Slow:
     head = {f"score.{name}": tensor for name, tensor in layers.state_dict().items()}
     classifier = Any_.Qwen2ForTokenClassification(body.config)
     classifier.model = body
-    remote = dict.fromkeys(("AutoModel", "AutoModelForTokenClassification"), "modeling_qwen2_rm.Model")
+    remote = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForTokenClassification"), "modeling_qwen2_rm.Model")
     save(classifier, tokenizer, folder, head, architectures=["Qwen2ForProcessRewardModel"], auto_map=remote)
     (folder / "modeling_qwen2_rm.py").write_text("raise SystemExit('remote code was run')")
     return lambda tokens, place: float(layers(body(tokens).last_hidden_state)[0, place].softmax(0)[1])
