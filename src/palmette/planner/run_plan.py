@@ -16,12 +16,16 @@ from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
 from palmette.planner.runnable import run_remarks
 from palmette.planner.servers import ENGINES
+from palmette.profiles.find import read_profile
 from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 
 _ALL_LOGITS = 2**40
 """More than any vocabulary has."""
+
+_TURN_TOKENS = 16
+"""What a chat template adds to a step that is a turn of its own; Llama 3.1's adds 11 tokens."""
 
 _METER_PHASES = {"generate": "expand", "score": "score", "embed": "embed"}
 """What the meter of a search calls the phases of a plan."""
@@ -60,6 +64,7 @@ def job_of(
         filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
         sorted_logits=_sorted_logits(config.policy),
         by_likelihood=config.reward.score == "likelihood",
+        tag_tokens=_tag_tokens(config.reward),
         kv_budget_bytes=_bytes(settings.kv_budget),
         reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
         kv_holds=memory.kv_holds,
@@ -77,6 +82,14 @@ def job_of(
         served=served,
         server=server,
     )
+
+
+def _tag_tokens(reward: RewardSettings) -> int:
+    """Return how many tokens the profile of the reward model adds to each step, at most."""
+    if reward.score != "profile" or reward.profile is None:
+        return 0
+    profile = read_profile(reward.profile)
+    return _TURN_TOKENS if profile.layout == "turns" else 1 + len(profile.between)
 
 
 def _branching(config: Config, *, train: bool) -> tuple[int, int]:
