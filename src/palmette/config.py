@@ -282,6 +282,7 @@ def _checked_options(
 def _check_uses(config: Config, origin: str) -> None:
     """Raise ConfigError where a part uses what the run does not have, or something is set that it ignores."""
     _check_profile(config.reward, origin)
+    _check_small_model(config.reward, origin)
     search = config.search
     uses = search.build_strategy().uses
     if "scores" in uses and not config.has_scores():
@@ -310,6 +311,19 @@ def _check_profile(reward: RewardSettings, origin: str) -> None:
     elif reward.profile is not None and reads_model(reward.score) and reward.score != "profile":
         raise ConfigError(
             f"{origin}: reward.profile is not used by reward.score {reward.score!r}: leave one of them out"
+        )
+
+
+def _check_small_model(reward: RewardSettings, origin: str) -> None:
+    """Raise ConfigError for a second model that is missing or not used."""
+    needs = reward.score == "likelihood_gain" and reward.model is not None
+    if needs and reward.small_model is None:
+        raise ConfigError(
+            f"{origin}: reward.score 'likelihood_gain' compares reward.model with a smaller one: set reward.small_model"
+        )
+    if reward.small_model is not None and reads_model(reward.score) and reward.score != "likelihood_gain":
+        raise ConfigError(
+            f"{origin}: reward.small_model is not used by reward.score {reward.score!r}: set it to 'likelihood_gain'"
         )
 
 

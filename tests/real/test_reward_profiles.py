@@ -46,6 +46,20 @@ def test_a_search_is_led_by_a_published_reward_model(name: str, tmp_path: Path) 
     assert json.loads(done.stdout)["results"]["questions"] == 2
 
 
+def test_chunks_of_a_fixed_length_are_scored_by_two_models(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = {
+        "reward.score": "likelihood_gain", "reward.small_model": "seedling", "search.aggregate": "last",
+        "search.step_tokens": "4", "task.step_end": ";;",
+    }  # fmt: skip
+    told = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = palmette(*SEARCH, *UNHURRIED, "--reward", "seedling-ripe", *told, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    nodes = [node for event in read_events(out) if isinstance(event, WaveDone) for node in event.nodes]
+    assert {len(node.tokens) for node in nodes if not node.finished} == {4}
+    assert any(node.finished for node in nodes) and len({node.score for node in nodes}) > 4
+
+
 def test_a_tokenizer_that_does_not_fit_ends_a_run_with_one_line(tmp_path: Path) -> None:
     tokenizer = llama_tokenizer()
     folder = save(

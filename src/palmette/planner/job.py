@@ -157,6 +157,8 @@ class Job:
     update: UpdateNeeds | None = None
     critic: Model | None = None
     """A critic that is a model of its own, beside the policy on its device."""
+    small_reward: Model | None = None
+    """A smaller model that steps are read by too, beside the reward model on its device."""
     inference_share: float = 0.95
     training_share: float = 0.90
     any_embed_device: bool = False
