@@ -57,7 +57,7 @@ def test_chunks_of_a_fixed_length_are_scored_by_two_models(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     nodes = [node for event in read_events(out) if isinstance(event, WaveDone) for node in event.nodes]
     assert {len(node.tokens) for node in nodes if not node.finished} == {4}
-    assert any(node.finished for node in nodes) and len({node.score for node in nodes}) > 4
+    assert any(node.finished for node in nodes) and len({node.score for node in nodes}) > 1
 
 
 def test_a_tokenizer_that_does_not_fit_ends_a_run_with_one_line(tmp_path: Path) -> None:

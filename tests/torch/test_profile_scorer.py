@@ -223,6 +223,24 @@ def test_a_profile_of_ones_own_is_a_file(made: Callable[[str], tuple[str, Slow]]
     assert scores == pytest.approx([1 - score for score in loaded(folder, profile="trl").score(paths(2)[0])], abs=1e-6)
 
 
+def test_a_scalar_head_is_read_at_the_tag_of_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_scorer, "GRID", 2.0**-24)
+    monkeypatch.setattr(tree_scorer, "NARROW", 0.0)
+    torch.manual_seed(9)
+    tokenizer = qwen_prm_tokenizer()
+    model = Any_.Qwen2ForTokenClassification(tiny("Qwen2Config", tokenizer, num_labels=1)).eval()
+    folder, mine = save(model, tokenizer, tmp_path / "scalar"), tmp_path / "mine.yaml"
+    mine.write_text("layout: chat\nprompt: 'Problem: {question}'\ntag: <extra_0>\nbetween: ' '\nread: {kind: value}\n")
+    text = "<|im_start|>user\nProblem: How many hens?<|im_end|>\n<|im_start|>assistant\n1+1.<extra_0> So 2.<extra_0>"
+    with torch.inference_mode():
+        tokens = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
+        expected = float(model(tokens).logits[0, -1, 0].sigmoid())
+    steps = ("1+1.\n\n", "So 2.\n\n")
+    assert loaded(folder, profile=str(mine)).score([Candidate(ASKED, steps, True, QUESTION)]) == pytest.approx(
+        [expected], abs=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "profile", "said"),
     [

@@ -91,7 +91,6 @@ def load_headed(
     return load_model(
         AutoModelForTokenClassification, name, folder, "reward", adapter, dtype, quantize, device,
         tokenizer=tokenizer, give_head=give_head, without=("score.",), num_labels=outputs,
-        ignore_mismatched_sizes=True,
     )[0]  # fmt: skip
 
 
