@@ -20,6 +20,7 @@ ROOMS = (
     "memory",
     "zoo",
     "tasks",
+    "profiles",
 )
 """In the order in which they may import each other."""
 

@@ -9,10 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.profiles.find import profile_for, read_profile, shipped_profiles
 from palmette.settings import (
     FORMATS,
     READ_BY_LIKELIHOOD,
     Config,
+    RewardSettings,
     SearchSettings,
     Settings,
     TrainSettings,
@@ -207,11 +209,21 @@ def _named_parts(config: Config) -> Config:
     if reward.model == "auto":
         reward = _decided(reward, model=config.partner() if reads_model(reward.score) else None)
     if reward.score == "auto":
-        reward = _decided(reward, score="likelihood" if reward.model in READ_BY_LIKELIHOOD else "head")
+        reward = _with_score(reward)
+    if reward.score == "profile" and reward.profile is None and reward.model is not None:
+        reward = _decided(reward, profile=profile_for(reward.model))
     task = config.task
     if task.format == "auto":
         task = _decided(task, format=FORMATS.get(policy.model, "math"))
     return config.model_copy(update={"policy": policy, "reward": reward, "task": task})
+
+
+def _with_score(reward: RewardSettings) -> RewardSettings:
+    """Return the reward model's settings with `auto` decided: by its profile, if it has one."""
+    if reward.model in READ_BY_LIKELIHOOD:
+        return _decided(reward, score="likelihood")
+    has_profile = reward.profile is not None or (reward.model is not None and profile_for(reward.model) is not None)
+    return _decided(reward, score="profile" if has_profile else "head")
 
 
 def _decided(table: Table, **decided: Any) -> Table:
@@ -268,7 +280,9 @@ def _checked_options(
 
 
 def _check_uses(config: Config, origin: str) -> None:
-    """Raise ConfigError where the strategy uses what the run does not have, or a budget is set that it ignores."""
+    """Raise ConfigError where a part uses what the run does not have, or something is set that it ignores."""
+    _check_profile(config.reward, origin)
+    _check_small_model(config.reward, origin)
     search = config.search
     uses = search.build_strategy().uses
     if "scores" in uses and not config.has_scores():
@@ -281,6 +295,35 @@ def _check_uses(config: Config, origin: str) -> None:
         raise ConfigError(
             f"{origin}: search.kv_budget is not kept by strategy {search.strategy!r}: "
             f"set search.strategy to 'ets' or 'espalier', or leave search.kv_budget out"
+        )
+
+
+def _check_profile(reward: RewardSettings, origin: str) -> None:
+    """Raise ConfigError for a profile that is missing, wrong or not used."""
+    if reward.score == "profile" and reward.model is not None:
+        if reward.profile is None:
+            known = ", ".join(shipped_profiles())
+            raise ConfigError(
+                f"{origin}: reward.score 'profile' reads a model by its profile, and none is known for "
+                f"{one_line(reward.model, 120)}: set reward.profile to a file or one of {known}"
+            )
+        read_profile(reward.profile)
+    elif reward.profile is not None and reads_model(reward.score) and reward.score != "profile":
+        raise ConfigError(
+            f"{origin}: reward.profile is not used by reward.score {reward.score!r}: leave one of them out"
+        )
+
+
+def _check_small_model(reward: RewardSettings, origin: str) -> None:
+    """Raise ConfigError for a second model that is missing or not used."""
+    needs = reward.score == "likelihood_gain" and reward.model is not None
+    if needs and reward.small_model is None:
+        raise ConfigError(
+            f"{origin}: reward.score 'likelihood_gain' compares reward.model with a smaller one: set reward.small_model"
+        )
+    if reward.small_model is not None and reads_model(reward.score) and reward.score != "likelihood_gain":
+        raise ConfigError(
+            f"{origin}: reward.small_model is not used by reward.score {reward.score!r}: set it to 'likelihood_gain'"
         )
 
 

@@ -31,6 +31,9 @@ PARTNERS = {"seedling": "seedling-ripe"}
 FORMATS = {"seedling": "ladder"}
 """How questions of one's own are put to policies that were trained on one form of them; to others as mathematics."""
 
+LIKELIHOODS = ("likelihood", "likelihood_gain")
+"""Ways to score that read the probabilities of tokens: any causal language model can be the reward model."""
+
 READ_BY_LIKELIHOOD = ("seedling-ripe",)
 """Models of the zoo that score by what they expect."""
 
@@ -117,11 +120,14 @@ class PolicySettings(Settings):
 class RewardSettings(Settings):
     """The model that scores steps; null for none, `auto` for the one trained for the policy.
 
-    `score` tells how: by a scalar head, by how much a causal language model expects the step, or by another scorer.
+    `score` tells how: by a scalar head, by how much a causal language model expects the step, as a published model is
+    read by its `profile`, by how much more it expects the step than `small_model` does, or by another scorer.
     """
 
     model: str | None = Field("auto", min_length=1)
     score: str = Field("auto", min_length=1)
+    profile: str | None = Field(None, min_length=1)
+    small_model: str | None = Field(None, min_length=1)
     adapter: str | None = Field(None, min_length=1)
     dtype: Dtype = "float32"
     quantize: Quantize = "none"

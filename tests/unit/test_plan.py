@@ -148,6 +148,19 @@ def test_a_search_on_a_cpu_is_counted_line_by_line() -> None:
     assert found["margin"].bytes >= 0.03 * found["process"].bytes
 
 
+def test_the_reward_model_reads_more_tokens_than_the_policy_writes_where_its_profile_adds_tags() -> None:
+    limits = {"search.depth": 10, "search.step_tokens": 40, "search.total_tokens": 100}
+    found = {
+        profile: job_of(load_config(None, {**ETS, **limits, "reward.profile": profile}), served=False).search.as_scored
+        for profile in ("math-shepherd", "qwen2.5-math-prm", "rlhflow")
+    }
+    tokens = {profile: (search.step_tokens, search.total_tokens) for profile, search in found.items()}
+    # A tag with a line break; a tag alone; a turn of the user and one of the assistant.
+    assert tokens == {"math-shepherd": (42, 120), "qwen2.5-math-prm": (41, 110), "rlhflow": (56, 260)}
+    search = job_of(load_config(None, {**ETS, **limits, "reward.score": "head"}), served=False).search
+    assert (search.as_scored.step_tokens, search.as_scored.total_tokens) == (40, 100)
+
+
 def test_a_kv_cache_without_a_budget_may_grow_into_what_is_left_but_needs_one_path_only() -> None:
     settings = {"policy.model": "smollm2-135m", "search.width": 256, "task.name": "rg:chain_sum"}
     small, large = (

@@ -139,6 +139,7 @@ MESSAGES = ({"role": "user", "content": "1+1?"},)
     ("question", "said"),
     [
         (Question(3, MESSAGES), r"question 1: id is 3 \(int\): expected a text"),  # type: ignore[arg-type]
+        (Question("a", MESSAGES, text=2), r"question 1: text is 2 \(int\): expected a text, or None"),  # type: ignore[arg-type]
         (Question("a", MESSAGES, 2), r"question 1: reference is 2 \(int\): expected a text, or None"),  # type: ignore[arg-type]
         (Question("a", ()), r"messages is \(\) \(tuple\): expected messages of role"),
         (

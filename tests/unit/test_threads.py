@@ -138,9 +138,11 @@ print([name for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME") i
         "palmette.engine.tree_model",
         "palmette.score.scorers.head",
         "palmette.score.scorers.likelihood",
+        "palmette.score.scorers.profile",
         "palmette.score.sentences",
         "palmette.train.update.learner",
         "palmette.zoo.load",
+        "palmette.zoo.load_headed",
     ],
 )
 @pytest.mark.parametrize(

@@ -181,13 +181,15 @@ def _half_precision(job: Job, devices: Sequence[Device]) -> Iterator[str]:
     def halved(model: Model) -> Model:
         return replace(model, dtype="bfloat16")
 
+    small = None if job.small_reward is None else halved(job.small_reward)
+
     if job.policy.dtype == "float32" and _fits(replace(job, policy=halved(job.policy)), devices):
         yield "policy.dtype bfloat16"
     if job.reward is not None and job.reward.dtype == "float32":
-        if _fits(replace(job, reward=halved(job.reward)), devices):
+        if _fits(replace(job, reward=halved(job.reward), small_reward=small), devices):
             yield "reward.dtype bfloat16"
         elif job.policy.dtype == "float32" and _fits(
-            replace(job, policy=halved(job.policy), reward=halved(job.reward)), devices
+            replace(job, policy=halved(job.policy), reward=halved(job.reward), small_reward=small), devices
         ):
             yield "policy.dtype and reward.dtype bfloat16"
 
@@ -234,7 +236,8 @@ def _describe(job: Job, line: Line) -> str:
     """Return a line's holder and needed GiB; for a KV cache also how many tokens those are."""
     note = line.note
     if line.is_short:
-        model = job.reward if line.holder.startswith("reward") and job.reward is not None else job.policy
+        holders = {"reward KV": job.reward, "small reward KV": job.small_reward}
+        model = holders.get(line.holder) or job.policy
         note = kv_note(line.needed_bytes // model.kv_token_bytes, job.search)
     return f"{line.holder} {line.needed_bytes / _GIB:.1f}" + (f" ({note})" if line.kind == "kv" and note else "")
 

@@ -14,6 +14,9 @@ from palmette.planner.search_sizes import (
     reward_lines,
 )
 
+SMALL = "small reward"
+"""What the second model of `likelihood_gain` is called in the lines of a plan."""
+
 _REWARD_KV_DIVISOR = 4
 """Without a budget the reward model's KV cache is planned to take at most a quarter of the bytes left for caches."""
 
@@ -22,7 +25,7 @@ def allocate_in_process(job: Job, placement: Placement, allocations: dict[Device
     """Allocate weights, activations and KV caches of all roles; the policy's KV cache gets what is left."""
     trains_lora = job.update is not None and job.update.method == "lora"
     libraries = process_line(
-        job.policy, job.reward, job.embedder, embeds=job.embedder is not None, trains_lora=trains_lora
+        job.policy, job.reward, job.small_reward, job.embedder, embeds=job.embedder is not None, trains_lora=trains_lora
     )
     allocations[placement.host].resident.append(libraries)
     devices = (placement.policy, placement.reward, placement.embedder)
@@ -34,6 +37,8 @@ def allocate_in_process(job: Job, placement: Placement, allocations: dict[Device
     _allocate(allocations[placement.policy], "generate", policy_lines(job.policy, job.search))
     if job.reward is not None and placement.reward is not None:
         _allocate(allocations[placement.reward], "score", reward_lines(job.reward, job.search))
+        if job.small_reward is not None:
+            _allocate(allocations[placement.reward], "score", reward_lines(job.small_reward, job.search, SMALL))
     if job.embedder is not None and placement.embedder is not None:
         _allocate(allocations[placement.embedder], "embed", embedder_lines(job.embedder, job.search))
     if job.reward is not None and placement.reward is not None:
@@ -41,7 +46,10 @@ def allocate_in_process(job: Job, placement: Placement, allocations: dict[Device
         part = None if left is None else left // _REWARD_KV_DIVISOR
         if left is not None and placement.reward == placement.policy:
             part = max(0, min(left // _REWARD_KV_DIVISOR, left - policy_kv(job.policy, job.search, 0).needed_bytes))
-        allocations[placement.reward].resident.append(reward_kv(job.reward, job.policy, job.search, part))
+        caches = [(job.reward, "reward")] + ([] if job.small_reward is None else [(job.small_reward, SMALL)])
+        for model, name in caches:
+            share = None if part is None else part // len(caches)
+            allocations[placement.reward].resident.append(reward_kv(model, job.policy, job.search, share, name))
     left = allocations[placement.policy].left_bytes(job.inference_share)
     allocations[placement.policy].resident.append(policy_kv(job.policy, job.search, left))
 
@@ -50,4 +58,4 @@ def _allocate(allocation: DeviceAllocation, phase: str, lines: tuple[list[Line],
     """Add a role's resident lines, and under its phase the others."""
     resident, in_phase = lines
     allocation.resident += resident
-    allocation.by_phase[phase] = in_phase
+    allocation.by_phase[phase] = [*allocation.by_phase.get(phase, ()), *in_phase]

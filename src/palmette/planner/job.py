@@ -70,9 +70,22 @@ class SearchNeeds:
     sorted_logits: int = 0
     """Logits of a row that top-k or top-p sorts; may exceed the vocabulary, which means all of them."""
     by_likelihood: bool = False
+    tag_tokens: int = 0
+    """Tokens that the reward model's profile adds to each step."""
     kv_budget_bytes: int | None = None
     reward_kv_budget_bytes: int | None = None
     kv_holds: Literal["path", "width"] = "path"
+
+    @property
+    def as_scored(self) -> "SearchNeeds":
+        """The same search as the reward model reads it, whose steps have their tags."""
+        steps = min(self.depth, self.total_tokens)
+        return replace(
+            self,
+            step_tokens=self.step_tokens + self.tag_tokens,
+            total_tokens=self.total_tokens + steps * self.tag_tokens,
+            tag_tokens=0,
+        )
 
     @property
     def path_tokens(self) -> int:
@@ -144,6 +157,8 @@ class Job:
     update: UpdateNeeds | None = None
     critic: Model | None = None
     """A critic that is a model of its own, beside the policy on its device."""
+    small_reward: Model | None = None
+    """A smaller model that steps are read by too, beside the reward model on its device."""
     inference_share: float = 0.95
     training_share: float = 0.90
     any_embed_device: bool = False

@@ -157,6 +157,8 @@ def _quantized_where_supported(job: Job, placement: Placement) -> Job:
         job = replace(job, policy=replace(job.policy, quantize="none"))
     if job.reward is not None and (placement.reward is None or placement.reward.kind != "cpu"):
         job = replace(job, reward=replace(job.reward, quantize="none"))
+        if job.small_reward is not None:
+            job = replace(job, small_reward=replace(job.small_reward, quantize="none"))
     return job
 
 

@@ -16,12 +16,16 @@ from palmette.planner.models.find_shape import adapter_bytes, find_shape
 from palmette.planner.plan import plan_job
 from palmette.planner.runnable import run_remarks
 from palmette.planner.servers import ENGINES
-from palmette.settings import LORA_TARGETS, Config, PolicySettings, RewardSettings
+from palmette.profiles.find import read_profile
+from palmette.settings import LIKELIHOODS, LORA_TARGETS, Config, PolicySettings, RewardSettings
 from palmette.units import parse_bytes
 from palmette.zoo.catalog import ENTRIES
 
 _ALL_LOGITS = 2**40
 """More than any vocabulary has."""
+
+_TURN_TOKENS = 16
+"""What a chat template adds to a step that is a turn of its own; Llama 3.1's adds 11 tokens."""
 
 _METER_PHASES = {"generate": "expand", "score": "score", "embed": "embed"}
 """What the meter of a search calls the phases of a plan."""
@@ -59,7 +63,8 @@ def job_of(
         scales_logits=config.policy.temperature not in (0, 1),
         filters_logits=config.policy.temperature > 0 and (config.policy.min_p > 0 or _sorted_logits(config.policy) > 0),
         sorted_logits=_sorted_logits(config.policy),
-        by_likelihood=config.reward.score == "likelihood",
+        by_likelihood=config.reward.score in LIKELIHOODS,
+        tag_tokens=_tag_tokens(config.reward),
         kv_budget_bytes=_bytes(settings.kv_budget),
         reward_kv_budget_bytes=_bytes(config.reward.kv_budget),
         kv_holds=memory.kv_holds,
@@ -71,12 +76,21 @@ def job_of(
         search=search,
         update=_update(config) if train else None,
         critic=_critic(config, may_build) if train else None,
+        small_reward=_small_reward(config.reward, served, may_build),
         inference_share=memory.inference_share,
         training_share=memory.training_share,
         any_embed_device=memory.any_embed_device,
         served=served,
         server=server,
     )
+
+
+def _tag_tokens(reward: RewardSettings) -> int:
+    """Return how many tokens the profile of the reward model adds to each step, at most."""
+    if reward.score != "profile" or reward.profile is None:
+        return 0
+    profile = read_profile(reward.profile)
+    return _TURN_TOKENS if profile.layout == "turns" else 1 + len(profile.between)
 
 
 def _branching(config: Config, *, train: bool) -> tuple[int, int]:
@@ -234,6 +248,17 @@ def _critic(config: Config, may_build: bool) -> Model | None:
     """Return the critic where it is a model of its own: in the policy's dtype, on the policy's device."""
     name, policy = config.train.critic_model, config.policy
     return None if name is None else Model(name, find_shape(name, may_build=may_build), policy.dtype, policy.device)
+
+
+def _small_reward(reward: RewardSettings, served: bool, may_build: bool) -> Model | None:
+    if reward.model is None or reward.small_model is None:
+        return None
+    if served:
+        raise ConfigError(
+            f"reward.score {reward.score!r} is not planned for servers: it runs inside one process. Plan it with "
+            f"memory.devices cpu:SIZE, or reward.score 'likelihood'"
+        )
+    return _model(reward.model_copy(update={"model": reward.small_model, "adapter": None}), served, may_build)
 
 
 def _update(config: Config) -> UpdateNeeds:

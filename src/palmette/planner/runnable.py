@@ -6,6 +6,7 @@ from palmette import registry
 from palmette.planner.job import Job, Model
 from palmette.planner.models.families import FAMILIES
 from palmette.planner.servers import ENGINES
+from palmette.profiles.find import profile_for
 
 
 def run_remarks(job: Job, backends: Collection[str] | None = None) -> list[str]:
@@ -46,8 +47,8 @@ def in_process_fault(model: Model) -> str | None:
         return f"its weights are stored in {shape.stored.method}"
     if "vision" in shape.parts:
         return "it is not a language model alone"
-    if "RewardModel" in shape.architecture:
-        return f"{shape.architecture} is no class of transformers"
+    if "RewardModel" in shape.architecture and profile_for(model.name) is None:
+        return f"{shape.architecture} is no class of transformers: it needs a reward.profile"
     if not FAMILIES[shape.family].in_process:
         return f"the engine does not run a {shape.family}"
     return None

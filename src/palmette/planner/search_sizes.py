@@ -78,14 +78,15 @@ def draw_bytes(model: Model, search: SearchNeeds) -> int:
     return rows * (vocabulary * ordered + max(probabilities, sorting) + noise)
 
 
-def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Line]]:
+def reward_lines(model: Model, search: SearchNeeds, name: str = "reward") -> tuple[list[Line], list[Line]]:
     """Return what the reward model holds in every phase, except its KV cache, and what it adds while it scores."""
+    search = search.as_scored
     rows = min(search.reward_rows, search.branches)
     tokens = min(PREFILL_TOKENS + rows, search.branches * search.step_tokens + search.questions * search.prompt_tokens)
-    resident = [Line("reward weights", "weights", model.weight_bytes, note=_weights_note(model))]
+    resident = [Line(f"{name} weights", "weights", model.weight_bytes, note=_weights_note(model))]
     if not search.by_likelihood:
         tick = tick_bytes(model, tokens, search.depth + 1, search.prompt_tokens)
-        return resident, [Line("reward activations", "activations", tick, note=_tick_note(tokens))]
+        return resident, [Line(f"{name} activations", "activations", tick, note=_tick_note(tokens))]
     vocabulary = model.shape.vocabulary
     together = scored_tokens(vocabulary)
     tokens = min(tokens, together + min(rows, together))
@@ -94,8 +95,8 @@ def reward_lines(model: Model, search: SearchNeeds) -> tuple[list[Line], list[Li
     logits = tokens * vocabulary * (FLOAT_BYTES + _logit_copy_bytes(model)) + checked
     tick = tick_bytes(model, tokens, search.depth + 1, search.prompt_tokens)
     return resident, [
-        Line("reward activations", "activations", tick, note=_tick_note(tokens)),
-        Line("reward logits", "logits", logits, note=f"{count_of(tokens, 'token')} x {vocabulary:,}"),
+        Line(f"{name} activations", "activations", tick, note=_tick_note(tokens)),
+        Line(f"{name} logits", "logits", logits, note=f"{count_of(tokens, 'token')} x {vocabulary:,}"),
     ]
 
 
@@ -148,19 +149,21 @@ def policy_kv(model: Model, search: SearchNeeds, left_bytes: int | None) -> Line
     return _growing_kv("policy KV", token, search, search.questions * search.unshared_tokens, left_bytes)
 
 
-def reward_kv(model: Model, policy: Model, search: SearchNeeds, left_bytes: int | None) -> Line:
+def reward_kv(model: Model, policy: Model, search: SearchNeeds, left_bytes: int | None, name: str = "reward") -> Line:
     """Return the reward model's KV cache: its budget, or what it may grow to in `left_bytes`.
 
-    It reads what the policy has written, so that it holds no more tokens than the policy's cache.
+    It reads what the policy has written, so that it holds no more tokens than the policy's cache, but for tags.
     """
     token = model.kv_token_bytes
+    tags = search.branches * min(search.depth, search.total_tokens) * search.tag_tokens
+    search = search.as_scored
     if search.reward_kv_budget_bytes is not None:
         tokens = search.reward_kv_budget_bytes // token
-        return Line("reward KV", "kv", tokens * token, "declared", note=count_of(tokens, "token"))
+        return Line(f"{name} KV", "kv", tokens * token, "declared", note=count_of(tokens, "token"))
     most = search.questions * search.unshared_tokens
     if search.kv_budget_bytes is not None:
-        most = min(most, search.kv_budget_bytes // policy.kv_token_bytes)
-    line = _growing_kv("reward KV", token, search, most, left_bytes)
+        most = min(most, search.kv_budget_bytes // policy.kv_token_bytes + tags)
+    line = _growing_kv(f"{name} KV", token, search, most, left_bytes)
     least = pool_tokens(search.path_tokens, token) * token
     return replace(line, least_bytes=min(line.bytes, least))
 

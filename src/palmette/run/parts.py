@@ -14,7 +14,7 @@ from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
 from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.growth import Limits
-from palmette.settings import Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
+from palmette.settings import LIKELIHOODS, Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
 from palmette.tasks.task import Question, Task
 from palmette.units import one_line, parse_bytes
 from palmette.zoo.resolve import check_model_name
@@ -48,7 +48,9 @@ def check_names(config: Config, *, clusters: bool) -> None:
     if config.policy.backend == "local":
         check_model_name(config.policy.model, "policy")
     if config.reward.model is not None and config.reward.score in registry.built_ins("scorer"):
-        check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score == "likelihood")
+        check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score in LIKELIHOODS)
+        if config.reward.small_model is not None:
+            check_model_name(config.reward.small_model, "reward", by_likelihood=True)
     if clusters and not registry.is_own("embedder", config.embedder.model):
         check_model_name(config.embedder.model, "embedder")
 

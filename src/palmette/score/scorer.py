@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Candidate:
     """A question's messages and the steps of one path. The last step is the one to score.
 
-    `finished` is True if the solution ends with that step.
+    `finished` is True if the solution ends with that step. `question` is the question alone, without what the messages
+    say about how to answer it; None where that is not known.
     """
 
     messages: tuple[Message, ...]
     steps: tuple[str, ...]
     finished: bool
+    question: str | None = None
 
 
 class Scorer(Protocol):

@@ -113,7 +113,7 @@ class TreeScorer(ABC):
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Free the cached paths of a question; see `KeepsPaths`."""
-        key = _prompt_key(messages)
+        key = prompt_key(messages)
         self._prompts.pop(key, None)
         self._drop_unless_kept(_nodes(self._scored.pop(key, {})))
 
@@ -171,7 +171,7 @@ class TreeScorer(ABC):
     def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
         """Return the row of each candidate, None if it is longer than the model's context."""
         for candidate in candidates:
-            key = _prompt_key(candidate.messages)
+            key = prompt_key(candidate.messages)
             if key not in self._prompts:
                 self._prompts[key] = render(self._tokenizer, candidate.messages)
         texts = {"".join(steps) for each in candidates for steps in (each.steps, each.steps[:-1])}
@@ -180,7 +180,7 @@ class TreeScorer(ABC):
         for candidate in candidates:
             steps, above = encoded["".join(candidate.steps)], encoded["".join(candidate.steps[:-1])]
             ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            tokens = (*self._prompts[_prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
+            tokens = (*self._prompts[prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
             row = Row(tokens, len(steps) + ends - common_length(steps, above))
             rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
         return rows
@@ -200,7 +200,7 @@ class TreeScorer(ABC):
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
                 continue
-            key = _prompt_key(candidate.messages)
+            key = prompt_key(candidate.messages)
             paths, known = scored.setdefault(key, {}), before.get(key, {})
             if () not in paths:
                 prompt = self._prompts[key][: len(self._prompts[key]) - self.omitted_tokens]
@@ -210,11 +210,15 @@ class TreeScorer(ABC):
                 above, node = known.get(candidate.steps[:-1], paths[()])
                 if len(above) + self.omitted_tokens > len(row.tokens) - row.step_tokens:
                     above, node = paths[()]  # The new step changes the tokens of the text before it.
-                placed[row] = node if above == cached else cache.add(node, cached[len(above) :])
+                if cached[: len(above)] != above:
+                    placed[row] = cache.add_path(cached)  # It changes even those of the prompt.
+                else:
+                    placed[row] = node if above == cached else cache.add(node, cached[len(above) :])
             if not candidate.finished:
                 paths[candidate.steps] = cached, placed[row]
         self._scored = {**before, **scored}
-        self._drop_unless_kept(node for key in scored for node in _nodes(before.get(key, {})))
+        earlier = {node for key in scored for node in _nodes(before.get(key, {}))}
+        self._drop_unless_kept(earlier - set(placed.values()))  # Those placed are dropped when they have been read.
         return placed
 
     def _drop_unless_kept(self, nodes: Iterable[CacheNode]) -> None:
@@ -228,5 +232,6 @@ def _nodes(paths: _Scored) -> set[CacheNode]:
     return {node for _, node in paths.values()}
 
 
-def _prompt_key(messages: Sequence[Message]) -> _PromptKey:
+def prompt_key(messages: Sequence[Message]) -> _PromptKey:
+    """Return what tells questions apart: the roles and contents of their messages."""
     return tuple((message["role"], message["content"]) for message in messages)

@@ -142,7 +142,7 @@ def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: S
     for growth, new in zip(growing, added, strict=True):
         for node in new:
             steps = tuple(step.text for step in growth.tree.steps(node.id))
-            candidates.append(Candidate(growth.question.messages, steps, node.finished))
+            candidates.append(Candidate(growth.question.messages, steps, node.finished, growth.question.text))
             nodes.append(node)
     for node, score in zip(nodes, scores_of(scorer, candidates), strict=True):
         node.score = score

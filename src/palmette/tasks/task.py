@@ -27,13 +27,15 @@ OWN_QUESTIONS = "questions"
 class Question:
     """One question as chat messages. `reference` is the reference answer, None if there is none.
 
-    `key` holds further values for the task's own judge.
+    `key` holds further values for the task's own judge. `text` is the question alone, without what the messages say
+    about how to answer it; None where that is not known.
     """
 
     id: str
     messages: tuple[Message, ...]
     reference: str | None = None
     key: dict[str, object] = field(default_factory=dict)
+    text: str | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> str:
@@ -104,6 +106,8 @@ def check_question(question: Any, place: str) -> None:
         raise ConfigError(f"{place}: id is {shown(name)}: expected a text")
     if not isinstance(question.reference, str | None):
         raise ConfigError(f"{place}: reference is {shown(question.reference)}: expected a text, or None")
+    if not isinstance(question.text, str | None):
+        raise ConfigError(f"{place}: text is {shown(question.text)}: expected a text, or None")
     messages: Any = question.messages
     if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
         raise ConfigError(
@@ -113,7 +117,7 @@ def check_question(question: Any, place: str) -> None:
     if sum(map(len, texts)) > LONGEST_QUESTION:
         raise ConfigError(f"{place}: the question has over {LONGEST_QUESTION:,} characters")
     try:
-        "".join(texts).encode()
+        "".join([*texts, question.text or ""]).encode()
     except UnicodeEncodeError:
         raise ConfigError(f"{place}: the text holds half of a surrogate pair, which is no character") from None
     try:

@@ -1,4 +1,7 @@
-"""Scores steps with a process reward model: the sigmoid of its scalar head at the last token of a step."""
+"""Scores steps with a process reward model: the sigmoid of its scalar head at the last token of a step.
+
+Shapes: P rows, V outputs of the model for each.
+"""
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
@@ -22,7 +25,7 @@ class PrmScorer(TreeScorer):
         while pending:
             batch = pending[: self._batch_rows]
             pieces, _ = self.tree.fit(batch, batch)
-            logits_P = self.tree.run(list(pieces.values()))[:, 0]
+            logits_P = self._logit(self.tree.run(list(pieces.values())))
             check_finite(logits_P, "the reward model's scores")
             for (node, _, last), logit in zip(pieces.values(), logits_P.tolist(), strict=True):
                 if last == len(node.tokens):
@@ -31,7 +34,11 @@ class PrmScorer(TreeScorer):
         return {row: found[node] for row, node in nodes.items()}
 
     def _value_alone(self, row: Row, node: CacheNode) -> float:
-        return float(self.tree.run_alone(row.tokens)[0, 0])
+        return float(self._logit(self.tree.run_alone(row.tokens))[0])
+
+    def _logit(self, outputs_PV: torch.Tensor) -> torch.Tensor:
+        """Return the number whose sigmoid is the score, for each row of outputs."""
+        return outputs_PV[:, 0]
 
     def _score(self, value: float) -> float:
         return float(torch.tensor(value, dtype=torch.float64).sigmoid())

@@ -96,7 +96,8 @@ def read_question(name: str, row: dict[str, Any], form: Format, place: str, *, n
         row = {"answer": truth["ground_truth"], **row}
     has_answer = (needs_answer and "prompt" not in row) or "answer" in row
     key: dict[str, object] = {COLUMNS: columns} if columns else {}
-    question = Question(name, _messages(row, form, place), _reference(row, place) if has_answer else None, key)
+    messages, text = _messages(row, form, place)
+    question = Question(name, messages, _reference(row, place) if has_answer else None, key, text)
     check_question(question, place)
     return question
 
@@ -112,20 +113,21 @@ def _lines(file: Any, path: Path) -> Iterator[bytes]:
         raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from error
 
 
-def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[Message, ...]:
+def _messages(row: dict[str, Any], form: Format, place: str) -> tuple[tuple[Message, ...], str | None]:
+    """Return the messages of a row, and the question alone where the row holds that."""
     if "messages" in row:
-        return _chat(row["messages"], place)
+        return _chat(row["messages"], place), None
     prompt = row.get("prompt")
     if isinstance(prompt, list):
-        return _chat(prompt, place, "prompt")
+        return _chat(prompt, place, "prompt"), None
     if isinstance(prompt, str) and prompt.strip():
-        return ({"role": "user", "content": prompt},)
+        return ({"role": "user", "content": prompt},), None
     for field in ("problem", "question"):
         if field in row:
             text = row[field]
             if not isinstance(text, str) or not text.strip():
                 raise ConfigError(f"{place}: {field!r} is not a text, or is empty")
-            return form.messages(text)
+            return form.messages(text), text
     found = ", ".join(sorted(map(str, row))[:8]) or "nothing"
     raise ConfigError(f"{place}: needs 'problem', 'question', 'prompt' or 'messages'; found {found}")
 

@@ -36,7 +36,7 @@ def _questions(grade: int, settings: TaskSettings, form: Format) -> Iterator[Que
         if not repeats:
             name = f"{settings.split}-{grade}-{settings.seed}-{len(seen)}"
             seen.add(problem.expression)
-            yield Question(name, form.messages(problem.expression), str(problem.answer))
+            yield Question(name, form.messages(problem.expression), str(problem.answer), text=problem.expression)
 
 
 plugin = load

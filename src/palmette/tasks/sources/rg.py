@@ -40,7 +40,7 @@ def generate(
         key: dict[str, object] = {"generator": name, "seed": seed, "size": count, "index": index}
         if options:
             key["options"] = dict(options)
-        yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key)
+        yield Question(f"{name}-{seed}-{index}", form.messages(question), answer, key, text=question)
 
 
 def _generate(request: dict[str, Any]) -> dict[str, Any]:

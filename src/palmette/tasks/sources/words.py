@@ -17,7 +17,12 @@ def load(settings: TaskSettings) -> Task:
     form = read_format("words", settings)
     found = islice(distinct_problems(grade, settings.split, settings.seed), settings.skip + settings.questions)
     questions = [
-        Question(f"{settings.split}-{grade}-{settings.seed}-{number}", form.messages(problem.text), str(problem.answer))
+        Question(
+            f"{settings.split}-{grade}-{settings.seed}-{number}",
+            form.messages(problem.text),
+            str(problem.answer),
+            text=problem.text,
+        )
         for number, problem in enumerate(found)
         if number >= settings.skip
     ]
