@@ -11,13 +11,12 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
-from palmette.backends.step_text import NO_END_TOKEN, Ending, StepText, end_tokens_of
+from palmette.backends.step_text import Ending, StepText, end_tokens_of
 from palmette.engine.cuts import Sampling
 from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
 from palmette.settings import PolicySettings
@@ -45,7 +44,8 @@ class LocalBackend:
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
-        self._text = StepText(tokenizer, _end_tokens(model, tokenizer))
+        named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        self._text = StepText(tokenizer, end_tokens_of(named, tokenizer))
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
@@ -208,15 +208,6 @@ class _Row(Row[Ending]):
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
         super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
         self.expansion = expansion
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return all tokens that end a solution. Raises BackendError if there are none."""
-    named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    found = end_tokens_of(named, tokenizer)
-    if found is None:
-        raise BackendError(NO_END_TOKEN)
-    return found
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:

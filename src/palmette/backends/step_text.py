@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palmette.backends.backend import Expansion, Finish
+from palmette.errors import BackendError
 
 _CONTEXT_TOKENS = 4  # Prefix tokens decoded together with a step: some tokenizers drop the spaces a text begins with.
 
@@ -12,9 +13,6 @@ _PARTIAL = "\ufffd"
 
 Ending = tuple[Finish, str]
 """What ended a step, and the text of the step."""
-
-
-NO_END_TOKEN = "the policy has no end token (eos_token_id): its solutions would never finish"
 
 
 class StepText:
@@ -76,10 +74,13 @@ class StepText:
         return str(self._tokenizer.decode([*tokens], skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def end_tokens_of(named: Any, tokenizer: Any) -> frozenset[int] | None:
-    """Return all tokens that end a solution: the `eos_token_id` of a generation config, and the tokenizer's.
+def end_tokens_of(named: Any, tokenizer: Any) -> frozenset[int]:
+    """Return all tokens that end a solution: `named`, the `eos_token_id` of a config, and the tokenizer's eos token.
 
-    None if there are none.
+    Raises BackendError if there are none.
     """
     listed = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
-    return frozenset(token for token in listed if isinstance(token, int)) or None
+    found = frozenset(token for token in listed if isinstance(token, int))
+    if not found:
+        raise BackendError("the policy has no end token (eos_token_id): its solutions would never finish")
+    return found

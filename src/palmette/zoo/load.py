@@ -53,6 +53,19 @@ def load_tokenizer(name: str) -> "tuple[PreTrainedTokenizerBase, PretrainedConfi
         return tokenizer, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
+def load_tokenizer_of_served(name: str) -> "tuple[PreTrainedTokenizerBase, Any, Path]":
+    """Return what is needed of a policy whose weights a server has: tokenizer, `eos_token_id`, local folder.
+
+    The generation config names the end tokens where there is one, else the model's config. No weight is read or
+    downloaded. Raises as `load_policy` does.
+    """
+    folder = _local_folder(name, "policy", weights=False)
+    config = read_json(folder / "config.json")
+    generation = folder / "generation_config.json"
+    end_tokens = (read_json(generation) if generation.is_file() else config).get("eos_token_id")
+    return _tokenizer_in(folder, name, "policy"), end_tokens, folder
+
+
 def stored_dtypes(name: str) -> set[str]:
     """Return the dtypes in which a policy's files hold its weights, such as `float32`. Raises as `load_policy` does."""
     headers = [read_header(path) for path in weight_files(_local_folder(name, "policy"))]
@@ -132,12 +145,12 @@ def load_embedder(name: str, device: str = "cpu") -> "SentenceTransformer":
     return embedder.eval().requires_grad_(False)
 
 
-def _local_folder(name: str, role: Role, *, by_likelihood: bool = False) -> Path:
+def _local_folder(name: str, role: Role, *, by_likelihood: bool = False, weights: bool = True) -> Path:
     check_model_name(name, role, by_likelihood=by_likelihood)
     resolved = resolve(name)
     if is_hub_id(resolved):
         with quiet():
-            resolved = fetch(resolved)
+            resolved = fetch(resolved, weights=weights)
     return Path(resolved)
 
 

@@ -1,0 +1,52 @@
+"""An event loop in a thread of its own: thousands of requests wait in it while the caller does something else."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any, TypeVar
+
+from palmette.backends.servers.client import Client
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines. `clients` are closed with it."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self._clients = clients
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="palmette servers", daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start a coroutine; cancelling the future that is returned cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and return its result."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C while waiting.
+            raise
+
+    def close(self) -> None:
+        """Cancel what is running, close all connections, end the thread. Safe to call twice."""
+        if self._loop.is_closed():
+            return
+        self.wait_for(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for client in self._clients:
+            await client.close()
+        await self._loop.shutdown_default_executor()  # It looks up the addresses of hosts.
