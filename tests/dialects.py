@@ -39,6 +39,7 @@ class Manner:
     dialect: str
     model: str = "/models/fake"
     context_tokens: int = 4096
+    tokenizer: Any = field(default_factory=FakeTokenizer)
     fake: FakeModel = field(default_factory=FakeModel)
     fault: Callable[[int], Fault | None] = lambda count: None
     spread_seconds: float = 0.0
@@ -57,6 +58,7 @@ class Dialect(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.manner = manner
         self.asked: list[tuple[str, Any]] = []
+        self.keys: list[str | None] = []
         self.gone = threading.Semaphore(0)
         """Released for each request whose client has gone while it was held."""
         self.arrived = threading.Semaphore(0)
@@ -105,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_writing = self.path == WRITES[manner.dialect] and "text" not in (asked or {})
         with server.lock:
             server.asked.append((self.path, asked))
+            server.keys.append(self.headers["authorization"])
             count = server.writes
             server.writes += is_writing
         fault = manner.fault(count) if is_writing else None
@@ -139,12 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _route(manner: Manner, path: str, asked: Any, count: int) -> tuple[int, Any]:
-    tokenizer = FakeTokenizer()
     if path == "/v1/models" and manner.dialect != "sglang":
         card = {"id": manner.model, "object": "model", "root": manner.model, "max_model_len": manner.context_tokens}
         return 200, {"object": "list", "data": [card]}
     if manner.dialect == "vllm" and path == "/tokenize":
-        tokens = tokenizer.encode(asked["prompt"])
+        tokens = manner.tokenizer.encode(asked["prompt"], add_special_tokens=asked["add_special_tokens"])
         return 200, {"count": len(tokens), "max_model_len": manner.context_tokens, "tokens": tokens}
     if manner.dialect == "vllm" and path == "/metrics":
         labels = '{engine="0",model_name="fake"}'
@@ -172,7 +174,7 @@ def _complete(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
     stops, ends = (asked["stop"], asked["stop_token_ids"]) if is_vllm else ([], [0])
     seed = _seed(manner, asked["seed"], count)
     tokens, logprobs, met = manner.fake.answer(asked["prompt"], seed, asked["max_tokens"], stops, ends)
-    text = FakeTokenizer().decode(tokens)
+    text = manner.tokenizer.decode(tokens)
     text = text.partition(met)[0] if isinstance(met, str) else text
     choice: dict[str, Any] = {
         "index": 0,
@@ -192,7 +194,7 @@ def _generate(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
     if unknown:
         return 400, {"error": {"message": f"Unexpected keyword argument {sorted(unknown)[0]!r}"}}
     if "text" in asked:
-        read = FakeTokenizer().encode(asked["text"])
+        read = manner.tokenizer.encode(asked["text"])
         entries = [[None if place == 0 else -1.0, token, None] for place, token in enumerate(read)]
         return 200, {"text": "", "output_ids": [], "meta_info": {"input_token_logprobs": entries}}
     prompt, seed = asked["input_ids"], _seed(manner, sampling["sampling_seed"], count)
@@ -206,4 +208,4 @@ def _generate(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
         "finish_reason": finish,
         "output_token_logprobs": [[logprob, token, None] for logprob, token in zip(logprobs, tokens, strict=True)],
     }
-    return 200, {"text": FakeTokenizer().decode(tokens), "output_ids": tokens, "meta_info": meta}
+    return 200, {"text": manner.tokenizer.decode(tokens), "output_ids": tokens, "meta_info": meta}

@@ -40,9 +40,9 @@ class FakeTokenizer:
 class FakeModel:
     """Draws each token by a hash of the seed and of all tokens before it; `first` are drawn before anything else."""
 
-    def __init__(self, first: Sequence[int] = ()) -> None:
+    def __init__(self, first: Sequence[int] = (), tokenizer: Any = None) -> None:
         self._first = first
-        self._tokenizer = FakeTokenizer()
+        self._tokenizer = tokenizer or FakeTokenizer()
 
     def draw(self, seed: int, prompt: Sequence[int], written: Sequence[int]) -> tuple[int, float]:
         """Return a token and its log-probability. The first of an answer is no line break."""

@@ -1,21 +1,14 @@
 """Searches over servers equal searches in this process, whatever comes back first and whichever server answers."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from palmette.backends.backend import Backend, Expansion, TellsNotices, TellsTokens
+from palmette.backends.backend import Backend, TellsNotices, TellsTokens
 from palmette.backends.blocking import expand_all
-from palmette.backends.openai import OpenaiDialect
 from palmette.backends.servers import client
-from palmette.backends.servers.backend import ServedBackend
-from palmette.backends.servers.policy import Policy
-from palmette.backends.sglang import SglangDialect
-from palmette.backends.vllm import VllmDialect
 from palmette.errors import BackendError, ConfigError
 from palmette.events import Event, WaveDone
 from palmette.search.growth import Limits
@@ -23,40 +16,20 @@ from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.ets import Ets, EtsSettings
-from palmette.settings import PolicySettings
 from palmette.strategy import Strategy
 from palmette.tasks.task import Question
-from tests.dialects import Dialect, Fault, Manner, serving
+from tests.dialects import Fault, Manner, serving
 from tests.fake_policy import BREAK, END, PIECES, FakeModel, FakeTokenizer, InProcess
+from tests.served import DIALECTS, backend_of, step
 
 LIMITS = Limits(width=8, depth=6, step_tokens=12, total_tokens=40, questions_in_flight=3)
 QUESTIONS = [Question(name, ({"role": "user", "content": f"{name}?"},), "1") for name in ("x", "y", "z", "1+1", "2+1")]
 ETS = Ets(EtsSettings(lambda_kv=1.0, lambda_diversity=1.0), width=8)
-DIALECTS: dict[str, Callable[[Policy], Any]] = {"vllm": VllmDialect, "sglang": SglangDialect, "openai": OpenaiDialect}
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_PAUSE_SECONDS", 0.001)
-
-
-@contextmanager
-def backend_of(*servers: Dialect, rows: int = 64, **settings: Any) -> Iterator[ServedBackend]:
-    told = PolicySettings(model="fake", **settings)
-    policy = Policy(told, FakeTokenizer(), frozenset({END}), "/elsewhere/fake")
-    backend = ServedBackend(
-        DIALECTS[servers[0].manner.dialect](policy),
-        policy.tokenizer,
-        policy.end_tokens,
-        addresses=[server.address for server in servers],
-        kv_bytes_per_token=4,
-        answer_seconds=told.answer_seconds,
-        most_in_flight=rows,
-    )
-    try:
-        yield backend
-    finally:
-        backend.close()
 
 
 class ByLength:
@@ -79,10 +52,6 @@ def searched(backend: Backend, strategy: Strategy = ETS, limits: Limits = LIMITS
         if isinstance(event, WaveDone):
             waves.setdefault(event.question, []).append(event)
     return waves
-
-
-def step(number: int = 1, *, prefix: str = "x?\n", **changed: Any) -> Expansion:
-    return replace(Expansion("x", 0, tuple(FakeTokenizer().encode(prefix)), number, 12, number), **changed)
 
 
 @pytest.mark.parametrize("strategy", [ETS, BestOfN()], ids=["ets", "best_of_n"])

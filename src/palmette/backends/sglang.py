@@ -6,7 +6,16 @@ from pydantic import BaseModel
 
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import Client
-from palmette.backends.servers.dialect import SHORT_SEEDS, TEST_TEXT, Request, Served, ServerMetrics, Written, read
+from palmette.backends.servers.dialect import (
+    SHORT_SEEDS,
+    TEST_TEXT,
+    Request,
+    Served,
+    ServerMetrics,
+    TokenId,
+    Written,
+    read,
+)
 from palmette.backends.servers.policy import Policy, serve
 from palmette.errors import ConfigError
 from palmette.settings import PolicySettings
@@ -36,7 +45,7 @@ class _Meta(BaseModel):
 
 
 class _Generated(BaseModel):
-    output_ids: list[int] = []
+    output_ids: list[TokenId] = []
     meta_info: _Meta
 
 

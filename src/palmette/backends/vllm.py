@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import Client
-from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, Written, read
+from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Written, read
 from palmette.backends.servers.policy import Policy, serve
 from palmette.settings import PolicySettings
 
@@ -31,7 +31,7 @@ class _Logprobs(BaseModel):
 
 
 class _Choice(BaseModel):
-    token_ids: list[int]
+    token_ids: list[TokenId]
     logprobs: _Logprobs
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from palmette.backends.servers.client import Client, ServerError
 from palmette.units import one_line
@@ -14,6 +14,8 @@ TEST_TEXT = "Is 3·4115 = 12345?\n\n  Ja, größer: 漢字 \t{x}^2 + 1e-5"
 
 SHORT_SEEDS = 2**31
 """Seeds are cut to what a 32-bit integer holds where a server may have no room for more."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeVar
 
 from palmette.backends.servers.client import Client
@@ -17,7 +17,8 @@ class LoopThread:
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="palmette servers", daemon=True)
+        self._is_closed = False
+        self._thread = Thread(target=_run, args=(self._loop,), name="palmette servers", daemon=True)
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
@@ -35,18 +36,24 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what is running, close all connections, end the thread. Safe to call twice."""
-        if self._loop.is_closed():
+        if self._is_closed:
             return
-        self.wait_for(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._is_closed = True
+        self.begin(self._end())
+        if current_thread() is not self._thread:  # Garbage is collected in any thread.
+            self._thread.join()
 
     async def _end(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for client in self._clients:
-            await client.close()
-        await self._loop.shutdown_default_executor()  # It looks up the addresses of hosts.
+        try:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, *(client.close() for client in self._clients), return_exceptions=True)
+            await self._loop.shutdown_default_executor()  # It looks up the addresses of hosts.
+        finally:
+            self._loop.stop()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()

@@ -9,6 +9,7 @@ from palmette.backends.servers.dialect import Dialect, Request
 from palmette.backends.servers.pool import Pool
 from palmette.backends.step_text import StepText
 from palmette.errors import BackendError
+from palmette.units import one_line
 
 
 class StepWriter:
@@ -43,7 +44,7 @@ class StepWriter:
                 if not written.tokens or len(written.tokens) != len(written.logprobs):
                     raise BackendError(
                         f"the server wrote {len(written.tokens)} tokens with {len(written.logprobs)} log-probabilities "
-                        f"for question {expansion.question}: expected one token or more, with one each"
+                        f"for question {one_line(expansion.question, 80)}: expected one token or more, with one each"
                     )
                 tokens += written.tokens
                 logprobs += written.logprobs
