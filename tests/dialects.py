@@ -171,7 +171,7 @@ def _complete(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
         message = f"The model `{asked['model']}` does not exist."
         return 404, {"error": {"message": message, "type": "NotFoundError", "param": "model", "code": 404}}
     is_vllm = manner.dialect == "vllm"
-    stops, ends = (asked["stop"], asked["stop_token_ids"]) if is_vllm else ([], [0])
+    stops, ends = (asked["stop"], asked["stop_token_ids"]) if is_vllm else ([], [manner.tokenizer.eos_token_id])
     seed = _seed(manner, asked["seed"], count)
     tokens, logprobs, met = manner.fake.answer(asked["prompt"], seed, asked["max_tokens"], stops, ends)
     text = manner.tokenizer.decode(tokens)

@@ -1,15 +1,20 @@
 """A policy of the zoo on servers: the tokenizer is this machine's, steps are those of the policy in this process."""
 
+import gc
+import threading
 from collections.abc import Sequence
-from threading import Lock
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import palmette
-from palmette.errors import ConfigError
+from palmette.config import load_config
+from palmette.errors import BudgetError, ConfigError
+from palmette.planner.run_plan import kv_token_bytes, planned_memory, refuse_what_cannot_fit
 from palmette.zoo.load import load_policy, load_tokenizer_of_served
+from tests.command import palmette as command
 from tests.dialects import Manner, serving
 from tests.fake_policy import FakeModel
 
@@ -23,7 +28,7 @@ class Greedy(FakeModel):
         self._model, self.tokenizer = load_policy("seedling")
         super().__init__(tokenizer=self.tokenizer)
         self._drawn: dict[tuple[int, ...], tuple[int, float]] = {}
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def draw(self, seed: int, prompt: Sequence[int], written: Sequence[int]) -> tuple[int, float]:
         path = (*prompt, *written)
@@ -55,6 +60,8 @@ def test_a_greedy_search_over_a_server_equals_the_one_in_this_process(dialect: s
     assert all(any(finished for *_, finished in nodes) for nodes in local)
     with serving(manner) as [server]:
         assert grown(policy_backend=dialect, policy_address=server.address, policy_served_model=manner.model) == local
+    gc.collect()
+    assert "palmette servers" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_end_tokens_are_those_of_the_generation_config() -> None:
@@ -68,3 +75,29 @@ def test_end_tokens_are_those_of_the_generation_config() -> None:
 def test_a_policy_on_a_server_that_has_no_name_in_the_zoo_is_refused_before_a_server_is_asked() -> None:
     with pytest.raises(ConfigError, match="there is no model"):
         grown(policy_backend="vllm", policy_address="http://127.0.0.1:1", policy_model="seedlin")
+
+
+def test_the_command_searches_on_a_server_says_what_it_lacks_and_resumes(greedy: Greedy, tmp_path: Path) -> None:
+    manner = Manner("openai", model="seedling", tokenizer=greedy.tokenizer, fake=greedy, context_tokens=2048)
+    out = str(tmp_path / "run")
+    with serving(manner) as [server]:
+        flags = ["--set", "policy.backend=openai", "--set", f"policy.address={server.address}/v1", "--out", out]
+        small = ["--questions", "2", "--width", "2", "--reward", "none", "--set", "policy.temperature=0"]
+        small += ["--set", "search.total_tokens=32"]
+        done = command("search", *flags, *small)
+        assert done.returncode == 0, done.stderr
+        assert f"{server.address} returns no token ids: the text of its steps is tokenized here\n" in done.stderr
+        assert command("search", "--resume", out).returncode == 0
+    done = command("search", *flags[:-1], str(tmp_path / "other"), *small)
+    assert done.returncode == 4 and not (tmp_path / "other").exists()
+    assert f"{server.address} cannot be reached: " in done.stderr.splitlines()[-1]
+
+
+def test_a_policy_on_a_server_takes_no_memory_here() -> None:
+    small = {"memory.devices": "cpu:1MiB", "reward.model": None}
+    with pytest.raises(BudgetError):
+        refuse_what_cannot_fit(load_config(None, small))
+    served = load_config(None, {**small, "policy.backend": "vllm", "policy.address": "http://127.0.0.1:1"})
+    refuse_what_cannot_fit(served)
+    assert not planned_memory(served).by_phase
+    assert kv_token_bytes(served.policy) > 1

@@ -149,7 +149,9 @@ def _search(
             meter = stack.enter_context(make_meter(config, device))
         stack.enter_context(meter.recording(write))
         watch = Watch(meter, config.memory, backend, scorer)
-        stack.enter_context(told.listening_to(backend, watch.occupancy.tick))
+        # What a server has written since the last call says nothing of how many rows its forward passes had.
+        ticked = watch.occupancy.tick if isinstance(backend, OnDevice) else None
+        stack.enter_context(told.listening_to(backend, ticked))
         strategy, clusterer = config.search.build_strategy(), None
         if parts.embedder is not None and "clusters" in strategy.uses:
             clusterer = by_meaning(watch.embedder(parts.embedder), config.embedder.cut)
@@ -211,7 +213,7 @@ class _Told:
             self._tokens += result.tokens
         self.say()
 
-    def listening_to(self, backend: Backend, ticked: Callable[[int], None]) -> ExitStack:
+    def listening_to(self, backend: Backend, ticked: Callable[[int], None] | None) -> ExitStack:
         """Count tokens as the backend writes them, until the stack is closed; where it does not tell, per question.
 
         `ticked` is called with the tokens of each tick.
@@ -220,7 +222,8 @@ class _Told:
 
         def written(tokens: int) -> None:
             self._tokens += tokens
-            ticked(tokens)
+            if ticked is not None:
+                ticked(tokens)
             self.say()
 
         if isinstance(backend, TellsTokens):

@@ -26,6 +26,7 @@ _PASSING = (429, 502, 503, 504)
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.25
 _CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 3.0  # vLLM closes connections that are idle for 5 s: one should not be used at that moment.
 _MOST_ANSWER_BYTES = 64 * 2**20
 _MOST_ERROR_BYTES = 2**16
 _SHOWN_CHARACTERS = 200
@@ -133,7 +134,11 @@ class Client:
         return httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
-            limits=httpx2.Limits(max_connections=self._connections, max_keepalive_connections=self._connections),
+            limits=httpx2.Limits(
+                max_connections=self._connections,
+                max_keepalive_connections=self._connections,
+                keepalive_expiry=_IDLE_SECONDS,
+            ),
             trust_env=urlsplit(self.address).hostname not in _LOOPBACK,  # No proxy can reach this machine's loopback.
         )
 
