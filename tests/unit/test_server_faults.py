@@ -207,3 +207,7 @@ def test_the_key_of_the_environment_is_sent_and_in_no_message(monkeypatch: pytes
     with serving(Manner("vllm")) as [server], backend_of(server):
         assert set(server.keys) == {"Bearer secret-key"}
     assert told_of(Fault(401, b'{"error": "wrong key"}')) == " answered /v1/completions with status 401: wrong key"
+    monkeypatch.setenv(client.API_KEY, "secret\nkey")
+    refused = pytest.raises(BackendError, match="^PALMETTE_API_KEY has characters that no HTTP header can have$")
+    with serving(Manner("vllm")) as [server], refused, backend_of(server):
+        pass

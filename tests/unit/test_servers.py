@@ -1,5 +1,6 @@
 """Searches over servers equal searches in this process, whatever comes back first and whichever server answers."""
 
+import gc
 import threading
 from dataclasses import replace
 from typing import Any
@@ -119,7 +120,9 @@ def test_all_sampling_is_told_so_that_no_default_of_the_server_holds() -> None:
 def test_an_openai_server_says_what_it_lacks_and_searches_repeat_all_the_same() -> None:
     with serving(Manner("openai")) as [server], backend_of(server) as backend:
         assert searched(backend) == searched(backend)
-        assert isinstance(backend, TellsNotices) and isinstance(backend, TellsTokens)
+        part: object = backend
+        assert isinstance(part, TellsNotices)
+        assert isinstance(part, TellsTokens)
         assert [notice.split(" ", 1)[1] for notice in backend.notices] == [
             "returns no token ids: the text of its steps is tokenized here",
             "the log-probabilities of an answer's tokens are recorded as their mean",
@@ -163,12 +166,15 @@ def test_all_questions_are_answered_with_the_same_trees_when_one_of_two_servers_
         assert first.writes > 20 and second.writes > 20
 
 
-def test_when_no_server_is_left_each_one_is_told() -> None:
+def test_when_no_server_is_left_each_one_is_told_and_no_other_line(caplog: pytest.LogCaptureFixture) -> None:
     dying = [Manner("vllm", fault=lambda count: Fault(body=None) if count > 10 else None) for _ in range(2)]
     refused = pytest.raises(BackendError, match="no server is left")
     with serving(*dying) as servers, backend_of(*servers) as backend, refused as caught:
         searched(backend)
     assert "\n" not in str(caught.value)
+    del backend
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_busy_server_is_asked_again() -> None:

@@ -50,7 +50,7 @@ class ServedBackend:
         pool = Pool(self._clients, dialect.meet)
         self._writer = StepWriter(dialect, pool, StepText(tokenizer, end_tokens), most_in_flight)
         self._numbers = count()
-        self._flying: dict[int, tuple[Expansion, Future[Step]]] = {}
+        self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
         self._landed: SimpleQueue[int] = SimpleQueue()
         """Numbers of requests that are done, also of those given up."""
         self._loop = LoopThread(self._clients)
@@ -80,7 +80,7 @@ class ServedBackend:
             check_length(expansion, self.context_tokens)
         for expansion in expansions:
             number = next(self._numbers)
-            future = self._loop.begin(self._writer.write(expansion))
+            future = self._loop.begin(_outcome(self._writer, expansion))
             self._flying[number] = expansion, future
             future.add_done_callback(_putting(self._landed, number))
 
@@ -92,7 +92,11 @@ class ServedBackend:
             while (more := _next(self._landed)) is not None:
                 numbers.append(more)
             landed = [self._flying.pop(number) for number in numbers if number in self._flying]
-            done = [(expansion, future.result()) for expansion, future in landed]
+            for expansion, future in landed:
+                outcome = future.result()
+                if isinstance(outcome, Exception):
+                    raise outcome
+                done.append((expansion, outcome))
         if done and self.on_tokens is not None:
             self.on_tokens(sum(len(step.tokens) for _, step in done))
         return done
@@ -121,7 +125,15 @@ class ServedBackend:
         return served
 
 
-def _putting(landed: "SimpleQueue[int]", number: int) -> "Callable[[Future[Step]], None]":
+async def _outcome(writer: StepWriter, expansion: Expansion) -> Step | Exception:
+    """Return the step, or the error as a value: asyncio prints errors of requests that nobody waits for any more."""
+    try:
+        return await writer.write(expansion)
+    except Exception as error:  # noqa: BLE001  # Raised by `finished`.
+        return error
+
+
+def _putting(landed: "SimpleQueue[int]", number: int) -> "Callable[[Future[Step | Exception]], None]":
     return lambda _: landed.put(number)
 
 

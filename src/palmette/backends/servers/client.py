@@ -99,7 +99,7 @@ class Client:
             async with self._made.stream(method, self.address + path, json=body) as response:
                 is_right = response.status_code == 200
                 data = await self._read(response, _MOST_ANSWER_BYTES if is_right else _MOST_ERROR_BYTES)
-        except httpx2.ConnectError as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise _PassingError(f"cannot be reached: {_cause(error)}") from error
         except httpx2.TransportError as error:
             raise _PassingError(f"broke off at {path}: {_cause(error)}") from error
@@ -129,7 +129,9 @@ class Client:
 
         # Compressed answers would have no limit to their size.
         headers = {"accept-encoding": "identity"}
-        if key := os.environ.get(API_KEY):
+        if key := os.environ.get(API_KEY, "").strip():
+            if not (key.isascii() and key.isprintable()):  # The HTTP library would show it in its error.
+                raise BackendError(f"{API_KEY} has characters that no HTTP header can have")
             headers["authorization"] = f"Bearer {key}"
         return httpx2.AsyncClient(
             headers=headers,

@@ -48,12 +48,15 @@ class LoopThread:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
                 task.cancel()
-            await asyncio.gather(*others, *(client.close() for client in self._clients), return_exceptions=True)
-            await self._loop.shutdown_default_executor()  # It looks up the addresses of hosts.
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*(client.close() for client in self._clients), return_exceptions=True)
         finally:
             self._loop.stop()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
+    # As asyncio.run does at its end: transports that are closing, and threads that look up hosts, come to their end.
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
