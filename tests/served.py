@@ -10,6 +10,7 @@ from palmette.backends.openai import OpenaiDialect
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.policy import Policy
 from palmette.backends.sglang import SglangDialect
+from palmette.backends.step_text import StepText
 from palmette.backends.vllm import VllmDialect
 from palmette.settings import PolicySettings
 from tests.dialects import Dialect
@@ -25,7 +26,7 @@ def backend_at(*addresses: str, dialect: str = "vllm", rows: int = 64, **setting
     backend = ServedBackend(
         DIALECTS[dialect](policy),
         policy.tokenizer,
-        policy.end_tokens,
+        StepText(FakeTokenizer(), policy.end_tokens),
         addresses=addresses,
         kv_bytes_per_token=4,
         answer_seconds=told.answer_seconds,

@@ -1,5 +1,6 @@
 """Searches over servers equal searches in this process, whatever comes back first and whichever server answers."""
 
+import asyncio
 import gc
 import threading
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from palmette.backends.backend import Backend, TellsNotices, TellsTokens
 from palmette.backends.blocking import expand_all
 from palmette.backends.servers import client
+from palmette.backends.vllm import VllmDialect
 from palmette.errors import BackendError, ConfigError
 from palmette.events import Event, WaveDone
 from palmette.search.growth import Limits
@@ -95,7 +97,8 @@ def test_a_stop_text_that_begins_in_the_parent_ends_a_step_where_it_is_complete(
     fake = FakeModel(first=FakeTokenizer().encode("xyxy"))
     with serving(Manner("vllm", fake=fake)) as [server], backend_of(server) as backend:
         asked = step(prefix="x?\n=", parent=3, stop="=xy")
-        assert [(grown.text, grown.finish) for grown in expand_all(backend, [asked])] == [("xy", "end")]
+        [grown] = expand_all(backend, [asked])
+        assert (grown.text, grown.finish, len(grown.tokens), len(grown.logprobs)) == ("xy", "end", 1, 1)
 
 
 def test_a_step_keeps_the_token_that_holds_its_delimiter_whole() -> None:
@@ -166,15 +169,33 @@ def test_all_questions_are_answered_with_the_same_trees_when_one_of_two_servers_
         assert first.writes > 20 and second.writes > 20
 
 
-def test_when_no_server_is_left_each_one_is_told_and_no_other_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_when_no_server_is_left_each_one_is_told() -> None:
     dying = [Manner("vllm", fault=lambda count: Fault(body=None) if count > 10 else None) for _ in range(2)]
     refused = pytest.raises(BackendError, match="no server is left")
     with serving(*dying) as servers, backend_of(*servers) as backend, refused as caught:
         searched(backend)
     assert "\n" not in str(caught.value)
-    del backend
+
+
+def test_a_request_that_fails_as_it_is_given_up_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+
+    async def fails_late(*_: Any, **__: Any) -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise BackendError("the server has gone") from None
+
+    with serving(Manner("vllm")) as [server], backend_of(server) as backend:
+        monkeypatch.setattr(VllmDialect, "write", fails_late)
+        backend.start([step()])
+        begun.wait()
+        backend.release("x", [1])
     gc.collect()
-    assert not caplog.records
+    assert not caplog.records and not backend.finished()
 
 
 def test_a_busy_server_is_asked_again() -> None:

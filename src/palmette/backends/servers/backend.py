@@ -26,14 +26,15 @@ class ServedBackend:
 
     All of them are asked who they are before the constructor returns. Raises ConfigError if one serves another model,
     BackendError if one cannot be reached. At most `most_in_flight` requests are out at a time. KV is the servers' own
-    affair: `release` only gives up requests.
+    affair: `release` only gives up requests. `tokenizer` encodes prompts in the caller's thread; `dialect` and `text`
+    are used in another one and need a copy of their own, since encoding changes settings of a tokenizer.
     """
 
     def __init__(
         self,
         dialect: Dialect,
         tokenizer: Any,
-        end_tokens: frozenset[int],
+        text: StepText,
         *,
         addresses: Sequence[str],
         kv_bytes_per_token: int,
@@ -48,7 +49,7 @@ class ServedBackend:
             Client(address, answer_seconds=answer_seconds, connections=most_in_flight) for address in addresses
         ]
         pool = Pool(self._clients, dialect.meet)
-        self._writer = StepWriter(dialect, pool, StepText(tokenizer, end_tokens), most_in_flight)
+        self._writer = StepWriter(dialect, pool, text, most_in_flight)
         self._numbers = count()
         self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
         self._landed: SimpleQueue[int] = SimpleQueue()

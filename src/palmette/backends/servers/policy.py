@@ -1,6 +1,7 @@
 """The policy that servers have to have: its tokenizer on this machine, and whether a server has the same model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import Client, require_httpx
 from palmette.backends.servers.dialect import TEST_TEXT, Dialect
-from palmette.backends.step_text import end_tokens_of
+from palmette.backends.step_text import StepText, end_tokens_of
 from palmette.errors import ConfigError
 from palmette.settings import PolicySettings
 from palmette.units import one_line
@@ -77,11 +78,11 @@ def serve(settings: PolicySettings, dialect: Callable[[Policy], Dialect], kv_byt
 
     tokenizer, named, folder = load_tokenizer_of_served(settings.model)
     end_tokens = end_tokens_of(named, tokenizer)
-    policy = Policy(settings, tokenizer, end_tokens, str(folder))
+    policy = Policy(settings, deepcopy(tokenizer), end_tokens, str(folder))
     return ServedBackend(
         dialect(policy),
         tokenizer,
-        end_tokens,
+        StepText(policy.tokenizer, end_tokens),
         addresses=settings.address,
         kv_bytes_per_token=kv_bytes_per_token,
         answer_seconds=settings.answer_seconds,
