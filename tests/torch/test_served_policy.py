@@ -64,6 +64,21 @@ def test_a_greedy_search_over_a_server_equals_the_one_in_this_process(dialect: s
     assert "palmette servers" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_run_goes_on_with_another_server_of_the_same_model(greedy: Greedy, tmp_path: Path) -> None:
+    manner = Manner("vllm", model="seedling", tokenizer=greedy.tokenizer, fake=greedy, context_tokens=2048)
+
+    def searcher(address: str) -> palmette.Searcher:
+        told = {"policy.temperature": 0.0, "policy.backend": "vllm", "policy.address": address}
+        return palmette.Searcher("seedling", None, width=2, settings=told)
+
+    with serving(manner, manner) as [first, second]:
+        with searcher(first.address) as begins:
+            next(begins.stream(QUESTIONS, out=tmp_path / "run"))
+        with searcher(second.address) as goes_on:
+            assert len(list(goes_on.resume(tmp_path / "run", QUESTIONS))) == len(QUESTIONS) - 1
+        assert second.writes
+
+
 def test_end_tokens_are_those_of_the_generation_config() -> None:
     tokenizer, named, folder = load_tokenizer_of_served("seedling")
     model, _ = load_policy("seedling")
