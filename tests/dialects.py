@@ -46,6 +46,7 @@ class Manner:
     """Answers come up to so much later, each as its seed has it: they arrive in another order than asked."""
     ignores_seeds: bool = False
     is_generation: bool = True
+    health: int = 200
     holds: threading.Event | None = None
     """Requests to write wait for this event, or until the client has gone."""
 
@@ -145,6 +146,8 @@ def _route(manner: Manner, path: str, asked: Any, count: int) -> tuple[int, Any]
     if path == "/v1/models" and manner.dialect != "sglang":
         card = {"id": manner.model, "object": "model", "root": manner.model, "max_model_len": manner.context_tokens}
         return 200, {"object": "list", "data": [card]}
+    if path == "/health":
+        return manner.health, ""
     if manner.dialect == "vllm" and path == "/tokenize":
         tokens = manner.tokenizer.encode(asked["prompt"], add_special_tokens=asked["add_special_tokens"])
         return 200, {"count": len(tokens), "max_model_len": manner.context_tokens, "tokens": tokens}

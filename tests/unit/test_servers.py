@@ -10,7 +10,7 @@ import pytest
 
 from palmette.backends.backend import Backend, TellsNotices, TellsTokens
 from palmette.backends.blocking import expand_all
-from palmette.backends.servers import client
+from palmette.backends.servers import client, health
 from palmette.backends.vllm import VllmDialect
 from palmette.errors import BackendError, ConfigError
 from palmette.events import Event, WaveDone
@@ -167,6 +167,25 @@ def test_all_questions_are_answered_with_the_same_trees_when_one_of_two_servers_
     with serving(dying, Manner("sglang")) as [first, second], backend_of(first, second) as backend:
         assert searched(backend) == searched(InProcess())
         assert first.writes > 20 and second.writes > 20
+
+
+def test_a_server_that_keeps_its_requests_open_as_its_engine_is_dead_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "LOOK_SECONDS", 0.05)
+    with serving(Manner("vllm"), Manner("vllm")) as [first, second], backend_of(first, second) as backend:
+        first.manner.holds, first.manner.health = threading.Event(), 503
+        assert searched(backend) == searched(InProcess())
+        assert first.writes and second.writes
+
+
+def test_a_server_that_is_only_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "LOOK_SECONDS", 0.001)
+    with serving(Manner("sglang", spread_seconds=0.05)) as [server], backend_of(server) as backend:
+        assert len(expand_all(backend, [step(number) for number in range(90, 97)])) == 7
+        server.manner.health = 404
+        assert len(expand_all(backend, [step(number) for number in range(90, 97)])) == 7
+        assert "/health" in {path for path, _ in server.asked}
 
 
 def test_when_no_server_is_left_each_one_is_told() -> None:

@@ -11,6 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from palmette.backends.servers.health import Health
 from palmette.errors import BackendError
 from palmette.units import describe_error, one_line
 
@@ -27,6 +28,7 @@ _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.25
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 3.0  # vLLM closes connections that are idle for 5 s: one should not be used at that moment.
+_HEALTH_SECONDS = 30.0
 _MOST_ANSWER_BYTES = 64 * 2**20
 _MOST_ERROR_BYTES = 2**16
 _SHOWN_CHARACTERS = 200
@@ -49,8 +51,9 @@ class Client:
         self._answer_seconds = answer_seconds
         self._connections = connections
         self._made: httpx2.AsyncClient | None = None
+        self._health = Health(self._look)
         self.answers = 0
-        """How many requests were answered so far."""
+        """How many requests to write were answered so far."""
 
     async def get(self, path: str) -> Any:
         """Return the JSON at a path. Raises ServerError or BackendError, as `post` does."""
@@ -66,7 +69,21 @@ class Client:
         Connection errors and the statuses of a busy server are tried again, with pauses. Raises ServerError where
         that does not help, BackendError where the server refuses the request: others would refuse it too.
         """
-        return self._parsed(path, await self._asked("POST", path, body))
+        data = await self._health.while_well(self._asked("POST", path, body))
+        self.answers += 1
+        return self._parsed(path, data)
+
+    async def _look(self) -> None:
+        """Raise ServerError if the server cannot be reached any more or says that it is ill; it may be slow to answer.
+
+        A server without this path is taken for well.
+        """
+        try:
+            await asyncio.wait_for(self._asked("GET", "/health", None), _HEALTH_SECONDS)
+        except ServerError:
+            raise
+        except (asyncio.TimeoutError, BackendError):
+            pass
 
     async def close(self) -> None:
         """Close all connections."""
@@ -79,9 +96,7 @@ class Client:
             if attempt:  # The jitter keeps thousands of branches from coming back at the same moment.
                 await asyncio.sleep(_PAUSE_SECONDS * 2**attempt * (0.5 + random.random()))
             try:
-                answer = await asyncio.wait_for(self._once(method, path, body), self._answer_seconds)
-                self.answers += 1
-                return answer
+                return await asyncio.wait_for(self._once(method, path, body), self._answer_seconds)
             except _PassingError as error:
                 told = str(error)
             except asyncio.TimeoutError:
