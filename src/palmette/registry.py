@@ -41,7 +41,9 @@ KINDS: dict[str, Kind] = {
     "judge": Kind("palmette.judges", "palmette.score.judges"),
     "scorer": Kind("palmette.scorers", "palmette.score.scorers"),
     "backend": Kind(
-        "palmette.backends", "palmette.backends", apart=("backend", "blocking", "chat", "guarded", "scripted")
+        "palmette.backends",
+        "palmette.backends",
+        apart=("backend", "blocking", "chat", "guarded", "scripted", "servers", "step_text"),
     ),
     "embedder": Kind("palmette.embedders"),
     "algorithm": Kind(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -37,6 +38,9 @@ LIKELIHOODS = ("likelihood", "likelihood_gain")
 READ_BY_LIKELIHOOD = ("seedling-ripe",)
 """Models of the zoo that score by what they expect."""
 
+
+SERVERS = ("openai", "sglang", "vllm")
+"""Backends whose policy is on servers: `policy.address` says where."""
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer that LoRA may be put on."""
@@ -84,6 +88,27 @@ def _devices_with_units(devices: Any) -> Any:
     return devices
 
 
+def _addresses(value: Any) -> Any:
+    """Return addresses without the slash or the /v1 that they may end in; several in one text have commas between."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(address, str) for address in listed):
+        raise ValueError("write an address like http://127.0.0.1:8000, or several with commas between")
+    return tuple(_address(address.strip()) for address in listed)
+
+
+def _address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_right = False
+    if not is_right or parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError("write an address like http://127.0.0.1:8000, or several with commas between")
+    if "@" in parts.netloc:
+        raise ValueError("an address is recorded with the run and must not hold a password: use PALMETTE_API_KEY")
+    return text.rstrip("/").removesuffix("/v1")
+
+
 def _list_of_names(names: Any) -> Any:
     if isinstance(names, str):
         raise ValueError(f"write a list, like [{names.strip('[]')}]")
@@ -115,6 +140,14 @@ class PolicySettings(Settings):
     min_p: float = Field(0.0, ge=0, le=1)
     batch_rows: int = Field(512, ge=1, le=65_536)
     drafts: Annotated[Literal["auto", "off"], BeforeValidator(_off_in_yaml)] = "auto"
+    address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+    served_model: str | None = Field(None, min_length=1)
+    answer_seconds: float = Field(600.0, gt=0, le=86_400)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the policy is on servers, not in this process."""
+        return self.backend in SERVERS
 
 
 class RewardSettings(Settings):

@@ -31,6 +31,11 @@ def test_importing_palmette_and_its_commands_imports_no_torch() -> None:
     assert not heavy & loaded_by("import palmette.api, palmette.zoo.catalog, palmette.report.page")
 
 
+def test_backends_of_servers_import_no_torch_and_no_http_library_before_a_server_is_asked() -> None:
+    names = ", ".join(f"palmette.backends.{name}" for name in ("openai", "sglang", "vllm"))
+    assert not {"torch", "transformers", "httpx2"} & loaded_by(f"import palmette.api, {names}")
+
+
 def test_the_search_parts_import_no_torch() -> None:
     names = ", ".join(f"palmette.search.{path.stem}" for path in (PACKAGE / "search").glob("*.py"))
     assert "torch" not in loaded_by(f"import {names}")

@@ -260,8 +260,9 @@ def test_a_plan_says_of_each_role_whether_palmette_runs_it_today() -> None:
     policy, reward = (remark for remark in plan.remarks if remark.startswith("palmette runs the"))
     assert policy == (
         "palmette runs the policy Qwen/Qwen2.5-7B inside one process: yes, in float32 (policy.dtype); by servers: "
-        "not yet, the commands start servers in bfloat16 for clients of your own"
+        "yes, with sglang or vllm in bfloat16"
     )
+    assert reward.endswith("by servers: not yet, the commands start servers in bfloat16 for clients of your own")
     assert "inside one process: yes, in float32 (reward.dtype)" in reward
     assert job.reward is not None
     unknown = run_remarks(replace(job, reward=replace(job.reward, name="mine")))[1]

@@ -61,7 +61,7 @@ def test_a_file_of_a_room_is_a_part_under_its_own_name() -> None:
     assert registry.built_ins("task") == ["jsonl", "ladder", "rg", "words"]
     assert registry.built_ins("judge") == ["gym", "math"]
     assert registry.built_ins("scorer") == ["head", "likelihood", "likelihood_gain", "profile"]
-    assert registry.built_ins("backend") == ["local"]
+    assert registry.built_ins("backend") == ["local", "openai", "sglang", "vllm"]
     assert registry.built_ins("credit") == ["flat", "spo", "tree_grpo", "treepo", "treerl"]
     assert registry.built_ins("algorithm") == [
         *("cispo", "dapo", "dr_grpo", "grpo", "gspo", "maxrl", "ppo", "reinforce_plus_plus", "rloo"),

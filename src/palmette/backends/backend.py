@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from palmette.errors import ConfigError
 from palmette.tasks.task import Message
 
 Finish = Literal["step", "end", "length"]
@@ -18,7 +19,9 @@ __all__ = [
     "StartsSteps",
     "Step",
     "TakesWeights",
+    "TellsNotices",
     "TellsTokens",
+    "check_length",
 ]
 
 
@@ -58,6 +61,16 @@ class Step:
     logprobs: tuple[float, ...]
     finish: Finish
     temperature: float = 1.0
+
+
+def check_length(expansion: Expansion, context_tokens: int | None) -> None:
+    """Raise ConfigError if a prefix and its step may be longer than the policy's context."""
+    needed = len(expansion.prefix) + expansion.max_tokens
+    if context_tokens is not None and needed > context_tokens:
+        raise ConfigError(
+            f"question {expansion.question} may need {needed} tokens, the policy takes {context_tokens}: "
+            f"lower search.total_tokens by {needed - context_tokens} or more"
+        )
 
 
 class Backend(Protocol):
@@ -128,6 +141,14 @@ class TellsTokens(Protocol):
 
     on_tokens: "Callable[[int], None] | None"
     """Called with the number of tokens generated since the last call; None for no call."""
+
+
+@runtime_checkable
+class TellsNotices(Protocol):
+    """A backend that has something to tell before a search: what it cannot do, or does differently."""
+
+    notices: tuple[str, ...]
+    """One line each."""
 
 
 @runtime_checkable

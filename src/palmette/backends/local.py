@@ -8,27 +8,19 @@ from pathlib import Path
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from palmette.backends.backend import Expansion, Finish, Message, Step
+from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import render
+from palmette.backends.step_text import Ending, StepText, end_tokens_of
 from palmette.engine.cuts import Sampling
 from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
-from palmette.errors import BackendError, ConfigError
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
 from palmette.settings import PolicySettings
 from palmette.zoo.foreign import as_backend_error
-
-_CONTEXT_TOKENS = 4  # Prefix tokens decoded together with a step: some tokenizers drop the spaces a text begins with.
-
-_PARTIAL = "\ufffd"
-"""What tokens that begin or end inside a multi-byte character are decoded to."""
-
-Ending = tuple[Finish, str]
-"""What ended a step, and the text of the step."""
 
 
 class LocalBackend:
@@ -52,8 +44,8 @@ class LocalBackend:
     ) -> None:
         self._name = f"the policy, a {model.config.model_type}, cannot be decoded"
         self._tokenizer = tokenizer
-        self._end_tokens = _end_tokens(model, tokenizer)
-        self._may_end_of: dict[tuple[int, str], bool] = {}
+        named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        self._text = StepText(tokenizer, end_tokens_of(named, tokenizer))
         self.context_tokens = context_tokens(model)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
@@ -140,7 +132,7 @@ class LocalBackend:
         Raises ConfigError, with none of them taken, if a prefix and its step may be longer than the policy's context.
         """
         for expansion in expansions:
-            self._check_length(expansion)
+            check_length(expansion, self.context_tokens)
         parents = {(each.question, each.parent, each.prefix): each for each in expansions}
         nodes = {key: self._parent(expansion) for key, expansion in parents.items()}
         rows = [_Row(nodes[each.question, each.parent, each.prefix], each) for each in expansions]
@@ -204,64 +196,10 @@ class LocalBackend:
             node = known[expansion.parent] = self.tree.cache.add_path(expansion.prefix)
         return node
 
-    def _check_length(self, expansion: Expansion) -> None:
-        needed = len(expansion.prefix) + expansion.max_tokens
-        if self.context_tokens is not None and needed > self.context_tokens:
-            raise ConfigError(
-                f"question {expansion.question} may need {needed} tokens, the policy takes {self.context_tokens}: "
-                f"lower search.total_tokens by {needed - self.context_tokens} or more"
-            )
-
     def _ended(self, row: Row[Ending]) -> Ending | None:
         """Return what ended the row and its text, None if it goes on."""
         assert isinstance(row, _Row)
-        tokens = row.tokens
-        if tokens[-1] in self._end_tokens:
-            return "end", self._text(row)
-        step_end, stop = row.expansion.step_end, row.expansion.stop
-        if self._may_end(tokens[-1], step_end, stop):
-            text = body = self._text(row)
-            if stop is not None and stop in self._tail(row, stop) + text:
-                return "end", text
-            while (body := body.lstrip()).startswith(step_end):
-                body = body[len(step_end) :]  # A delimiter with no text before it does not end the step.
-            if step_end in body:
-                return "step", text.rstrip(_PARTIAL)
-        return ("length", self._text(row).rstrip(_PARTIAL)) if len(tokens) >= row.limit else None
-
-    def _may_end(self, token: int, step_end: str, stop: str | None) -> bool:
-        """Return whether a delimiter may end in this token. Saves decoding the text of every row in every tick."""
-        last_chars = step_end[-1] + (stop or "")[-1:] + _PARTIAL
-        if (token, last_chars) not in self._may_end_of:
-            # Decoded twice over: some tokenizers drop the space that the first token begins with.
-            text = str(self._tokenizer.decode([token, token]))
-            self._may_end_of[token, last_chars] = not set(last_chars).isdisjoint(text)
-        return self._may_end_of[token, last_chars]
-
-    def _tail(self, row: "_Row", stop: str) -> str:
-        """Return the end of the parent step's text, in which `stop` may begin; nothing if the parent is the prompt."""
-        reach = len(stop) - 1
-        return self._decode([*row.expansion.prefix[-reach:]])[-reach:] if reach and row.expansion.parent else ""
-
-    def _text(self, row: "_Row") -> str:
-        """Return the text of the row's step, without the end token."""
-        context = self._context(row.expansion.prefix)
-        tokens = row.tokens
-        if tokens[-1] in self._end_tokens:
-            tokens = tokens[:-1]
-        # A character that begins in the context and ends here belongs to this step.
-        above = self._decode(context).rstrip(_PARTIAL)
-        return self._decode([*context, *tokens])[len(above) :]
-
-    def _context(self, prefix: tuple[int, ...]) -> list[int]:
-        """Return the last few tokens of a prefix; more of them where these hold nothing but parts of characters."""
-        count = _CONTEXT_TOKENS
-        while count < len(prefix) and set(self._decode([*prefix[-count:]])) == {_PARTIAL}:
-            count *= 2
-        return [*prefix[-count:]]
-
-    def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return self._text.ending(row.expansion, row.tokens)
 
 
 class _Row(Row[Ending]):
@@ -270,20 +208,6 @@ class _Row(Row[Ending]):
     def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
         super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
         self.expansion = expansion
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return all tokens that end a solution: those of the generation config and the tokenizer's eos token.
-
-    Raises BackendError if there are none.
-    """
-    generation = getattr(model, "generation_config", None)
-    named = getattr(generation, "eos_token_id", None)
-    listed = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
-    end_tokens = [token for token in listed if isinstance(token, int)]
-    if not end_tokens:
-        raise BackendError("the policy has no end token (eos_token_id): its solutions would never finish")
-    return frozenset(end_tokens)
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:

@@ -52,7 +52,10 @@ class ProgressLine:
             self._bar.stop()
 
     def tell(self, progress: "Progress") -> None:
-        """Show how far a search is, the first time with how many questions are skipped."""
+        """Show how far a search is, the first time with what the backend tells and how many questions are skipped."""
+        if self._begun is None:
+            for notice in progress.notices:
+                print(one_line(notice), file=sys.stderr, flush=True)
         if progress.skipped and self._begun is None:
             asked = progress.total + len(progress.skipped)
             print(

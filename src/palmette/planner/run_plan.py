@@ -150,8 +150,11 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
 def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
     """Raise BudgetError where a search, or training, inside this process cannot fit; return for an unknown shape.
 
+    Nothing is refused for a policy on servers: what is left in this process, reward model and embedder, is not planned.
     Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
+    if config.policy.is_served:
+        return
     devices = devices_of(config)
     gpus = [device for device in devices if device.kind == "cuda"]
     if gpus and config.policy.device == "auto" and not detect_gpus():
@@ -196,8 +199,13 @@ class PlannedMemory:
 
 
 def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
-    """Return what a search, or training, in this process is planned to hold; nothing for a model of unknown shape."""
+    """Return what a search, or training, in this process is planned to hold.
+
+    Nothing for a model of unknown shape, and for a policy on servers.
+    """
     devices = devices_of(config)
+    if config.policy.is_served:
+        return PlannedMemory({})
     try:
         plan = plan_job(_job_in_process(config, train=train), devices)
     except (ConfigError, BackendError):
@@ -222,6 +230,11 @@ def _left_by(phase: Phase) -> int:
     freed = sum(line.bytes for line in phase.lines if line.kind == "activations")
     freed += math.floor((1 - HEAP_SHARE) * sum(line.bytes for line in phase.lines if line.kind == "logits"))
     return phase.bytes - freed
+
+
+def kv_token_bytes(policy: PolicySettings) -> int:
+    """Return the bytes of a token in the KV cache of a policy on a server. Raises as `job_of` does."""
+    return _model(policy, served=True, may_build=True).kv_token_bytes
 
 
 def _model(settings: PolicySettings | RewardSettings, served: bool, may_build: bool) -> Model:

@@ -26,7 +26,7 @@ def _remark(job: Job, role: str, model: Model, backends: Collection[str]) -> str
     if job.update is not None:
         return f"palmette trains with the {role} {model.name} inside this process: {inside}"
     served = [engine for engine in ENGINES if engine in backends]
-    if served:
+    if served and role == "policy":
         by_servers = f"yes, with {' or '.join(served)} in {_served_dtype(model)}"
     else:
         by_servers = f"not yet, the commands start servers in {_served_dtype(model)} for clients of your own"

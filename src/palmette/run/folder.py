@@ -37,6 +37,9 @@ _PARTS = (
 _SOURCE = {f"task.{key}" for key in ("name", "questions", "skip", "seed", "grade", "split")}
 """Settings that say which questions are asked."""
 
+_WHERE = {f"policy.{key}" for key in ("address", "served_model", "answer_seconds")}
+"""Settings that say where the servers of a policy are: a run can go on with others of the same model."""
+
 
 def new_folder(config: Config, label: str | None = None) -> Path:
     """Make the run's folder; without `out` it is named by the moment and `label`.
@@ -140,7 +143,7 @@ def _decisive(config: Config) -> dict[str, Any]:
     values = recorded_values(config)
     tables = ("policy", "reward", "task", "embedder", "search")
     told = {f"{table}.{key}": value for table in tables for key, value in values[table].items()}
-    return {"seed": config.seed, **{key: told[key] for key in told if key not in _SOURCE}}
+    return {"seed": config.seed, **{key: told[key] for key in told if key not in _SOURCE | _WHERE}}
 
 
 def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:

@@ -10,11 +10,19 @@ from palmette import registry
 from palmette.backends.backend import Backend
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.own_parts import name_of, telling
-from palmette.planner.run_plan import refuse_what_cannot_fit
+from palmette.planner.run_plan import kv_token_bytes, refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
 from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.growth import Limits
-from palmette.settings import LIKELIHOODS, Config, EmbedderSettings, PolicySettings, RewardSettings, SearchSettings
+from palmette.settings import (
+    LIKELIHOODS,
+    SERVERS,
+    Config,
+    EmbedderSettings,
+    PolicySettings,
+    RewardSettings,
+    SearchSettings,
+)
 from palmette.tasks.task import Question, Task
 from palmette.units import one_line, parse_bytes
 from palmette.zoo.resolve import check_model_name
@@ -45,8 +53,9 @@ def build_parts(config: Config, *, clusters: bool | None = None) -> Parts:
 
 def check_names(config: Config, *, clusters: bool) -> None:
     """Raise ConfigError for a model's name that stands for none, before a model library is imported."""
-    if config.policy.backend == "local":
+    if config.policy.backend in registry.built_ins("backend"):
         check_model_name(config.policy.model, "policy")
+        _check_address(config.policy)
     if config.reward.model is not None and config.reward.score in registry.built_ins("scorer"):
         check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score in LIKELIHOODS)
         if config.reward.small_model is not None:
@@ -55,9 +64,22 @@ def check_names(config: Config, *, clusters: bool) -> None:
         check_model_name(config.embedder.model, "embedder")
 
 
+def _check_address(policy: PolicySettings) -> None:
+    if policy.is_served and not policy.address:
+        raise ConfigError(f"policy.backend {policy.backend} needs policy.address, such as http://127.0.0.1:8000")
+    if policy.address and not policy.is_served:
+        raise ConfigError(
+            f"policy.address is set, and policy.backend is {policy.backend}: set that to one of {', '.join(SERVERS)}, "
+            f"or leave the address out"
+        )
+
+
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
     """Return the backend that `policy.backend` names; with `kv_bytes` its cache never takes more."""
-    backend = _built("backend", settings.backend, settings=settings, kv_bytes=kv_bytes)
+    given: dict[str, Any] = {"settings": settings, "kv_bytes": kv_bytes}
+    if settings.is_served:
+        given["kv_bytes_per_token"] = kv_token_bytes(settings)
+    backend = _built("backend", settings.backend, **given)
     with telling("backend", name_of(backend), "its attributes", BackendError):
         generates = ("start", "finished") if hasattr(backend, "start") else ("expand",)
         needed = ("encode", *generates, "release", "calls", "kv_bytes_per_token", "context_tokens")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palmette import __version__
-from palmette.backends.backend import Backend, OnDevice, TellsTokens
+from palmette.backends.backend import Backend, OnDevice, TellsNotices, TellsTokens
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import EventLog
 from palmette.events import Event, RunStarted, Session
@@ -34,12 +34,14 @@ class Progress:
     """How far a search is: questions finished of all that can be asked, and tokens written by this process.
 
     `skipped` has the reason for each question that cannot be asked; with `task.unaskable` refuse there is none.
+    `notices` are what the backend has to tell before the search.
     """
 
     done: int
     total: int
     tokens: int
     skipped: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 Listener = Callable[[Progress], None]
@@ -133,7 +135,8 @@ def _search(
     backend, scorer = parts.backend, parts.scorer
     askable = askable or check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
-    told = _Told(len(done), len(askable.questions), askable.skipped, listener)
+    notices = backend.notices if isinstance(backend, TellsNotices) else ()
+    told = _Told(len(done), len(askable.questions), askable.skipped, notices, listener)
     if told.done == told.total:
         told.say()
         return
@@ -146,7 +149,9 @@ def _search(
             meter = stack.enter_context(make_meter(config, device))
         stack.enter_context(meter.recording(write))
         watch = Watch(meter, config.memory, backend, scorer)
-        stack.enter_context(told.listening_to(backend, watch.occupancy.tick))
+        # What a server has written since the last call says nothing of how many rows its forward passes had.
+        ticked = watch.occupancy.tick if isinstance(backend, OnDevice) else None
+        stack.enter_context(told.listening_to(backend, ticked))
         strategy, clusterer = config.search.build_strategy(), None
         if parts.embedder is not None and "clusters" in strategy.uses:
             clusterer = by_meaning(watch.embedder(parts.embedder), config.embedder.cut)
@@ -185,10 +190,13 @@ def _search(
 class _Told:
     """Counts what is finished and written, and tells a listener."""
 
-    def __init__(self, done: int, total: int, skipped: tuple[str, ...], listener: Listener | None) -> None:
+    def __init__(
+        self, done: int, total: int, skipped: tuple[str, ...], notices: tuple[str, ...], listener: Listener | None
+    ) -> None:
         self.done = done
         self.total = total
         self._skipped = skipped
+        self._notices = notices
         self._tokens = 0
         self._counted_by_backend = False
         self._listener = listener
@@ -197,7 +205,7 @@ class _Told:
     def say(self) -> None:
         if self._listener is not None:
             with telling("progress listener", name_of(self._listener), "a call", RunError):
-                self._listener(Progress(self.done, self.total, self._tokens, self._skipped))
+                self._listener(Progress(self.done, self.total, self._tokens, self._skipped, self._notices))
 
     def finished(self, result: SearchResult) -> None:
         self.done += 1
@@ -205,7 +213,7 @@ class _Told:
             self._tokens += result.tokens
         self.say()
 
-    def listening_to(self, backend: Backend, ticked: Callable[[int], None]) -> ExitStack:
+    def listening_to(self, backend: Backend, ticked: Callable[[int], None] | None) -> ExitStack:
         """Count tokens as the backend writes them, until the stack is closed; where it does not tell, per question.
 
         `ticked` is called with the tokens of each tick.
@@ -214,7 +222,8 @@ class _Told:
 
         def written(tokens: int) -> None:
             self._tokens += tokens
-            ticked(tokens)
+            if ticked is not None:
+                ticked(tokens)
             self.say()
 
         if isinstance(backend, TellsTokens):

@@ -3,7 +3,7 @@
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palmette.errors import BackendError, ConfigError
 from palmette.zoo.catalog import Role
@@ -40,6 +40,19 @@ def load_tokenizer(name: str) -> "tuple[PreTrainedTokenizerBase, PretrainedConfi
     tokenizer = tokenizer_in(folder, name, "policy")
     with quiet(), as_backend_error(f"cannot load {name} as policy"):
         return tokenizer, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def load_tokenizer_of_served(name: str) -> "tuple[PreTrainedTokenizerBase, Any, Path]":
+    """Return what is needed of a policy whose weights a server has: tokenizer, `eos_token_id`, local folder.
+
+    The generation config names the end tokens where there is one, else the model's config. No weight is read or
+    downloaded. Raises as `load_policy` does.
+    """
+    folder = local_folder(name, "policy", weights=False)
+    config = read_json(folder / "config.json")
+    generation = folder / "generation_config.json"
+    end_tokens = (read_json(generation) if generation.is_file() else config).get("eos_token_id")
+    return tokenizer_in(folder, name, "policy"), end_tokens, folder
 
 
 def stored_dtypes(name: str) -> set[str]:

@@ -28,13 +28,16 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def local_folder(name: str, role: Role, *, by_likelihood: bool = False) -> Path:
-    """Return the folder of a model, downloaded if need be. Raises ConfigError where there is no such model."""
+def local_folder(name: str, role: Role, *, by_likelihood: bool = False, weights: bool = True) -> Path:
+    """Return the folder of a model, downloaded if need be, without its `weights` if they are not wanted.
+
+    Raises ConfigError where there is no such model.
+    """
     check_model_name(name, role, by_likelihood=by_likelihood)
     resolved = resolve(name)
     if is_hub_id(resolved):
         with quiet():
-            resolved = fetch(resolved)
+            resolved = fetch(resolved, weights=weights)
     return Path(resolved)
 
 

@@ -51,16 +51,18 @@ def is_hub_id(resolved: str) -> bool:
     return not os.path.isdir(resolved)
 
 
-def fetch(hub_id: str) -> str:
+def fetch(hub_id: str, *, weights: bool = True) -> str:
     """Download a model from the hub unless it is in the hub's cache; return its local folder.
 
-    Raises BackendError where the hub does not have it, does not give it, or cannot be reached.
+    Without `weights` only its config and tokenizer are downloaded. Raises BackendError where the hub does not have it,
+    does not give it, or cannot be reached.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+    ignored = None if weights else ["*.safetensors"]
     try:
-        return str(snapshot_download(hub_id, allow_patterns=_WANTED_FILES))
+        return str(snapshot_download(hub_id, allow_patterns=_WANTED_FILES, ignore_patterns=ignored))
     except GatedRepoError as error:
         raise BackendError(
             f"the hub gives {hub_id} only to those who accepted its terms: accept them there, or give a local folder"

@@ -1,0 +1,145 @@
+"""The backend of a policy on servers: steps are started as requests in flight, and handed over as they are answered."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+from weakref import finalize
+
+from palmette.backends.backend import Expansion, Message, Step, check_length
+from palmette.backends.chat import render
+from palmette.backends.servers.client import Client
+from palmette.backends.servers.dialect import Dialect, Request, Served, ServerMetrics
+from palmette.backends.servers.loop_thread import LoopThread
+from palmette.backends.servers.pool import Pool
+from palmette.backends.servers.writer import StepWriter
+from palmette.backends.step_text import StepText
+
+_TRIED_TOKENS = 8
+"""How long the sample is that tells whether servers honor seeds."""
+
+
+class ServedBackend:
+    """Writes steps on the servers at `addresses`, all of the same model; see `StartsSteps`.
+
+    All of them are asked who they are before the constructor returns. Raises ConfigError if one serves another model,
+    BackendError if one cannot be reached. At most `most_in_flight` requests are out at a time. KV is the servers' own
+    affair: `release` only gives up requests. `tokenizer` encodes prompts in the caller's thread; `dialect` and `text`
+    are used in another one and need a copy of their own, since encoding changes settings of a tokenizer.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        tokenizer: Any,
+        text: StepText,
+        *,
+        addresses: Sequence[str],
+        kv_bytes_per_token: int,
+        answer_seconds: float,
+        most_in_flight: int,
+    ) -> None:
+        self.kv_bytes_per_token = kv_bytes_per_token
+        self.on_tokens: Callable[[int], None] | None = None
+        self._tokenizer = tokenizer
+        self._dialect = dialect
+        self._clients = [
+            Client(address, answer_seconds=answer_seconds, connections=most_in_flight) for address in addresses
+        ]
+        pool = Pool(self._clients, dialect.meet)
+        self._writer = StepWriter(dialect, pool, text, most_in_flight)
+        self._numbers = count()
+        self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
+        self._landed: SimpleQueue[int] = SimpleQueue()
+        """Numbers of requests that are done, also of those given up."""
+        self._loop = LoopThread(self._clients)
+        self.close = finalize(self, self._loop.close)  # A backend that is dropped ends its thread too.
+        """Gives up all requests and closes all connections. Safe to call twice."""
+        try:
+            served = self._loop.wait_for(self._meet())
+        except BaseException:
+            self.close()
+            raise
+        limits = [each.context_tokens for each in served if each.context_tokens is not None]
+        self.context_tokens = min(limits, default=None)
+        self.notices = tuple(dict.fromkeys(notice for each in served for notice in each.notices))
+
+    @property
+    def calls(self) -> int:
+        """Requests answered so far: how many forward passes they took, only the servers know."""
+        return sum(client.answers for client in self._clients)
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens of a prompt; see `Backend`. The tokenizer is this machine's copy of the policy's."""
+        return render(self._tokenizer, messages)
+
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        """Take these expansions; see `StartsSteps`. Raises ConfigError, with none taken, if one may be too long."""
+        for expansion in expansions:
+            check_length(expansion, self.context_tokens)
+        for expansion in expansions:
+            number = next(self._numbers)
+            future = self._loop.begin(_outcome(self._writer, expansion))
+            self._flying[number] = expansion, future
+            future.add_done_callback(_putting(self._landed, number))
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        """Wait until a step is done; see `StartsSteps`. A step that failed is not in flight any more."""
+        done: list[tuple[Expansion, Step]] = []
+        while self._flying and not done:
+            numbers = [self._landed.get()]
+            while (more := _next(self._landed)) is not None:
+                numbers.append(more)
+            landed = [self._flying.pop(number) for number in numbers if number in self._flying]
+            for expansion, future in landed:
+                outcome = future.result()
+                if isinstance(outcome, Exception):
+                    raise outcome
+                done.append((expansion, outcome))
+        if done and self.on_tokens is not None:
+            self.on_tokens(sum(len(step.tokens) for _, step in done))
+        return done
+
+    def release(self, question: str, nodes: Sequence[int]) -> None:
+        """Give up the requests in flight for these nodes; see `Backend`. Servers free KV when they need the room."""
+        gone = set(nodes)
+        for number, (expansion, future) in list(self._flying.items()):
+            if expansion.question == question and expansion.node in gone:
+                del self._flying[number]
+                future.cancel()
+
+    def server_metrics(self) -> list[ServerMetrics]:
+        """Return what each server publishes of its KV cache, in the order of the addresses."""
+        return [self._loop.wait_for(self._dialect.metrics(client)) for client in self._clients]
+
+    async def _meet(self) -> list[Served]:
+        """Ask every server who it is, and whether it gives the same sample for the same seed as itself and others."""
+        served = [await self._dialect.meet(client) for client in self._clients]
+        prompt = self._tokenizer.encode("The answer is", add_special_tokens=False)
+        request = Request(prompt, seed=1, max_tokens=_TRIED_TOKENS, stops=())
+        asked = [self._dialect.write(client, request) for client in self._clients for _ in range(2)]
+        samples = {tuple(written.tokens) for written in await asyncio.gather(*asked)}
+        if len(samples) > 1:
+            served.append(Served(None, ("the servers do not repeat a sample with the same seed: neither will a run",)))
+        return served
+
+
+async def _outcome(writer: StepWriter, expansion: Expansion) -> Step | Exception:
+    """Return the step, or the error as a value: asyncio prints errors of requests that nobody waits for any more."""
+    try:
+        return await writer.write(expansion)
+    except Exception as error:  # noqa: BLE001  # Raised by `finished`.
+        return error
+
+
+def _putting(landed: "SimpleQueue[int]", number: int) -> "Callable[[Future[Step | Exception]], None]":
+    return lambda _: landed.put(number)
+
+
+def _next(landed: "SimpleQueue[int]") -> int | None:
+    try:
+        return landed.get_nowait()
+    except Empty:
+        return None

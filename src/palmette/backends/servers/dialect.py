@@ -1,0 +1,88 @@
+"""What one kind of server says differently from another: the contract of `vllm`, `sglang` and `openai`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from palmette.backends.servers.client import Client, ServerError
+from palmette.units import one_line
+
+TEST_TEXT = "Is 3·4115 = 12345?\n\n  Ja, größer: 漢字 \t{x}^2 + 1e-5"
+"""What tokenizers disagree about if they disagree: digits, spaces, line breaks, accents, signs."""
+
+SHORT_SEEDS = 2**31
+"""Seeds are cut to what a 32-bit integer holds where a server may have no room for more."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for at most `max_tokens` tokens after `prompt`. The server may stop after one of `stops`."""
+
+    prompt: Sequence[int]
+    seed: int
+    max_tokens: int
+    stops: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a server wrote: its tokens, with the one that made it stop, and a log-probability for each."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server says of itself. `context_tokens` is None where it names no limit; `notices` are for the user."""
+
+    context_tokens: int | None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerMetrics:
+    """How a server used its KV cache. None stands for what this kind of server does not publish.
+
+    `prefix_tokens` of prompts were looked up in the prefix cache, `prefix_hits` of them found there: since the server
+    started for vLLM, in this backend's own requests for SGLang.
+    """
+
+    address: str
+    kv_tokens: int | None = None
+    kv_share_used: float | None = None
+    prefix_tokens: int | None = None
+    prefix_hits: int | None = None
+    preemptions: int | None = None
+
+
+class Dialect(Protocol):
+    """How a kind of server is asked. `logprob_temperature` is the temperature of the log-probabilities it returns."""
+
+    logprob_temperature: float
+
+    async def meet(self, client: Client) -> Served:
+        """Ask a server what it is. Raises ConfigError if it has another model or tokenizer than the policy's."""
+
+    async def write(self, client: Client, request: Request) -> Written:
+        """Have the server write. Raises BackendError if its answer breaks its own format."""
+
+    async def metrics(self, client: Client) -> ServerMetrics:
+        """Return what the server publishes of its KV cache."""
+
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+def read(shape: type[Answer], answer: Any, client: Client, path: str) -> Answer:
+    """Return an answer of this shape. Raises ServerError, with the first fault, for any other."""
+    try:
+        return shape.model_validate(answer)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        told = ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))
+        raise ServerError(f"{client.address} answered {path} wrongly: {one_line(told, 200)}") from None

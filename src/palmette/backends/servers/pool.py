@@ -1,0 +1,77 @@
+"""Several servers of the same model as one: a question stays with one of them, a failed one is left out for a while."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from palmette.backends.servers.client import Client, ServerError
+from palmette.errors import BackendError, ConfigError
+
+T = TypeVar("T")
+Ask = Callable[[Client], Awaitable[T]]
+
+REST_SECONDS = 30.0
+"""How long a failed server is left out before it is tried again."""
+
+
+@dataclass(eq=False)
+class _Server:
+    client: Client
+    in_flight: int = 0
+    rests_until: float = 0.0
+    is_checked: bool = True
+
+
+class Pool:
+    """Chooses the server of each request: the one that holds the question's prefix, else the least busy one.
+
+    `check` is awaited for a server that has failed before it is used again: it may have come back with another model.
+    """
+
+    def __init__(
+        self, clients: Sequence[Client], check: Ask[object], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._servers = [_Server(client) for client in clients]
+        self._check = check
+        self._clock = clock
+        self._home: dict[str, _Server] = {}
+        """The server of each question."""
+
+    async def run(self, question: str, ask: Ask[T]) -> T:
+        """Return what `ask` returns for a server; where one fails, another is asked.
+
+        Raises BackendError if none is left, and what else `ask` raises.
+        """
+        failures: dict[_Server, str] = {}
+        while (server := self._choose(question, failures)) is not None:
+            self._home[question] = server
+            server.in_flight += 1
+            try:
+                await self._make_sure(server)
+                return await ask(server.client)
+            except ServerError as error:
+                failures[server] = str(error)
+                server.is_checked = False
+                server.rests_until = self._clock() + REST_SECONDS
+            finally:
+                server.in_flight -= 1
+        if not failures:
+            addresses = ", ".join(server.client.address for server in self._servers)
+            raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago")
+        raise BackendError("; ".join(failures.values()) + ("; no server is left" if len(self._servers) > 1 else ""))
+
+    def _choose(self, question: str, failures: dict[_Server, str]) -> _Server | None:
+        now = self._clock()
+        awake = [server for server in self._servers if server not in failures and server.rests_until <= now]
+        home = self._home.get(question)
+        return home if home in awake else min(awake, key=lambda server: server.in_flight, default=None)
+
+    async def _make_sure(self, server: _Server) -> None:
+        if server.is_checked:
+            return
+        try:
+            await self._check(server.client)
+        except ConfigError as error:
+            raise ServerError(str(error)) from error
+        server.is_checked = True

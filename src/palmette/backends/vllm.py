@@ -1,0 +1,121 @@
+"""Writes steps on vLLM servers, by token ids over their OpenAI-compatible HTTP."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from palmette.backends.servers.backend import ServedBackend
+from palmette.backends.servers.client import Client
+from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Written, read
+from palmette.backends.servers.policy import Policy, serve
+from palmette.settings import PolicySettings
+
+
+class _Card(BaseModel):
+    id: str
+    root: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(BaseModel):
+    data: list[_Card]
+
+
+class _Tokens(BaseModel):
+    tokens: list[int]
+
+
+class _Logprobs(BaseModel):
+    token_logprobs: list[float]
+
+
+class _Choice(BaseModel):
+    token_ids: list[TokenId]
+    logprobs: _Logprobs
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+
+
+class VllmDialect:
+    """vLLM's requests. Each asks for one sample: sample i of n would have the seed of the first plus i.
+
+    Log-probabilities are those before temperature and cuts: vLLM's default, `--logprobs-mode raw_logprobs`.
+    """
+
+    logprob_temperature = 1.0
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._names: dict[str, str] = {}
+        """What each server calls the policy."""
+
+    async def meet(self, client: Client) -> Served:
+        """Check the model and its tokenizer; see `Dialect`."""
+        cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
+        self._names[client.address] = name = self._policy.name_on(
+            client, {card.id: card.root or card.id for card in cards}
+        )
+        asked = {"model": name, "prompt": TEST_TEXT, "add_special_tokens": False}
+        tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
+        self._policy.check_tokens(client, tokens, special=False)
+        return Served(next(card.max_model_len for card in cards if card.id == name))
+
+    async def write(self, client: Client, request: Request) -> Written:
+        """Ask for one sample; see `Dialect`. A setting left out would be that of the model's generation config."""
+        settings = self._policy.settings
+        asked: dict[str, Any] = {
+            "model": self._names[client.address],
+            "prompt": [*request.prompt],
+            "max_tokens": request.max_tokens,
+            "n": 1,
+            "seed": request.seed,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": settings.top_k or 0,
+            "min_p": settings.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop": [*request.stops],
+            "stop_token_ids": sorted(self._policy.end_tokens),
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        answer = read(_Completion, await client.post("/v1/completions", asked), client, "/v1/completions")
+        choice = answer.choices[0]
+        return Written(choice.token_ids, choice.logprobs.token_logprobs)
+
+    async def metrics(self, client: Client) -> ServerMetrics:
+        """Read the page for Prometheus; see `Dialect`."""
+        page = await client.get_text("/metrics")
+        return ServerMetrics(
+            client.address,
+            kv_share_used=_sum(page, "vllm:kv_cache_usage_perc"),
+            prefix_tokens=_whole(_sum(page, "vllm:prefix_cache_queries_total")),
+            prefix_hits=_whole(_sum(page, "vllm:prefix_cache_hits_total")),
+            preemptions=_whole(_sum(page, "vllm:num_preemptions_total")),
+        )
+
+
+def _sum(page: str, name: str) -> float | None:
+    """Return the sum of a metric over its labels, None if the page has none of this name."""
+    found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? ([0-9.eE+-]+)$", page, re.MULTILINE)
+    try:
+        return sum(map(float, found)) if found else None
+    except ValueError:
+        return None
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def load(settings: PolicySettings, kv_bytes_per_token: int) -> ServedBackend:
+    """Return the policy on the vLLM servers at `policy.address`."""
+    return serve(settings, VllmDialect, kv_bytes_per_token)
+
+
+plugin = load
