@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from palmette.backends.backend import Expansion, Message, Step
 from palmette.score.scorer import Candidate
 from palmette.tasks.words.check import State, check_line, start
-from palmette.tasks.words.mistakes import MISTAKES, _mistaken
+from palmette.tasks.words.mistakes import MISTAKES, mistaken_step
 from palmette.tasks.words.problem import Problem, Quantity
 from palmette.tasks.words.reading import read_problem
 from palmette.tasks.words.solution import operands_of, step_of
@@ -117,7 +117,7 @@ class Pupil:
             known = sorted(quantity for quantity in belief.values if quantity in problem.values)
             drawn = random.Random(f"{key} {chosen}") if generator.random() < self.alike else generator
             for mistake in drawn.sample(MISTAKES[:-1], len(MISTAKES) - 1):
-                wrong = _mistaken(mistake, problem, step, known, drawn)
+                wrong = mistaken_step(mistake, problem, step, known, drawn)
                 if wrong is not None:
                     step = wrong
                     break

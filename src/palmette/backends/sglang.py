@@ -77,18 +77,10 @@ class SglangDialect:
 
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
-        settings = self._policy.settings
-        sampling: dict[str, Any] = {
+        sampling = {
+            **self._policy.sampling(request.stops),
             "max_new_tokens": request.max_tokens,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": settings.top_k or -1,
-            "min_p": settings.min_p,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "stop": [*request.stops],
-            "stop_token_ids": sorted(self._policy.end_tokens),
+            "top_k": self._policy.settings.top_k or -1,
             "sampling_seed": request.seed % SHORT_SEEDS,
         }
         asked = {"input_ids": [*request.prompt], "sampling_params": sampling, "return_logprob": True}

@@ -1,7 +1,6 @@
 """Writes steps on vLLM servers, by token ids over their OpenAI-compatible HTTP."""
 
 import re
-from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -64,23 +63,15 @@ class VllmDialect:
         return Served(next(card.max_model_len for card in cards if card.id == name))
 
     async def write(self, client: Client, request: Request) -> Written:
-        """Ask for one sample; see `Dialect`. A setting left out would be that of the model's generation config."""
-        settings = self._policy.settings
-        asked: dict[str, Any] = {
+        """Ask for one sample; see `Dialect`."""
+        asked = {
+            **self._policy.sampling(request.stops),
             "model": self._names[client.address],
             "prompt": [*request.prompt],
             "max_tokens": request.max_tokens,
             "n": 1,
             "seed": request.seed,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": settings.top_k or 0,
-            "min_p": settings.min_p,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "stop": [*request.stops],
-            "stop_token_ids": sorted(self._policy.end_tokens),
+            "top_k": self._policy.settings.top_k or 0,
             "logprobs": 0,
             "return_token_ids": True,
         }

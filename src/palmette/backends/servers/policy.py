@@ -45,6 +45,19 @@ class Policy:
             f"it serves, or policy.served_model to its name there if it is the same model"
         )
 
+    def sampling(self, stops: Sequence[str]) -> dict[str, Any]:
+        """Return what vLLM and SGLang call alike: a setting left out would be that of the model's generation config."""
+        return {
+            "temperature": self.settings.temperature,
+            "top_p": self.settings.top_p,
+            "min_p": self.settings.min_p,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop": [*stops],
+            "stop_token_ids": sorted(self.end_tokens),
+        }
+
     def test_tokens(self, *, special: bool) -> list[int]:
         """Return the tokens of the test text, with or without special tokens around them."""
         return list(self.tokenizer.encode(TEST_TEXT, add_special_tokens=special))

@@ -29,8 +29,8 @@ LONGER, RUNAWAY = Fraction(5, 4), 4
 """With a KV budget, the next step is expected to be so many times as long as the longest step of the tree; of those
 that are no more than so many times as long as the median, because a step may also never end.
 
-A step that is longer than its place is cut, and a judge that sees half a step takes it for a wrong one. With a place
-for nine of ten steps, ETS lost half of its right answers in half of the memory that REBASE takes (docs/strategies.md).
+A step that is longer than its place is cut, and a judge that sees half a step takes it for a wrong one: with a place
+for nine of ten steps the long ones were always cut, and ETS lost half of its right answers.
 """
 
 PUBLISHED_DIVERSITY = {16: 1.5, 64: 1.4, 256: 1.45}

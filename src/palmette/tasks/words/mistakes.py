@@ -44,13 +44,13 @@ def wrong_solutions(problem: Problem, generator: random.Random) -> Iterator[Wron
             known = [quantity for quantity in order[:place] if quantity is not None]
             known += [fact.target for fact in problem.facts if fact.kind == "given"]
             right = step_of(problem, order[place], problem.values)
-            step = _mistaken(mistake, problem, right, known, generator)
+            step = mistaken_step(mistake, problem, right, known, generator)
             if step is not None:
                 yield WrongSolution(_go_on(problem, order, place, step, generator), place, mistake)
                 break
 
 
-def _mistaken(
+def mistaken_step(
     mistake: Mistake, problem: Problem, step: Step, known: Sequence[Quantity], generator: random.Random
 ) -> Step | None:
     """Return a step with a mistake, None if it cannot be made there. `known` is what could be taken for an operand."""
