@@ -18,6 +18,7 @@ from pydantic import (
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.server_settings import ServerSettings
 from palmette.strategy import Strategy, make_strategy, read_settings, settings_of
 from palmette.units import parse_bytes
 
@@ -41,6 +42,9 @@ READ_BY_LIKELIHOOD = ("seedling-ripe",)
 
 SERVERS = ("openai", "sglang", "vllm")
 """Backends whose policy is on servers: `policy.address` says where."""
+
+REWARD_SERVERS = ("sglang", "vllm")
+"""Where a reward model can be that is not in this process: `reward.address` says at which addresses."""
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer that LoRA may be put on."""
@@ -143,6 +147,7 @@ class PolicySettings(Settings):
     address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
     served_model: str | None = Field(None, min_length=1)
     answer_seconds: float = Field(600.0, gt=0, le=86_400)
+    return_seconds: float = Field(0.0, ge=0, le=86_400)
 
     @property
     def is_served(self) -> bool:
@@ -158,6 +163,7 @@ class RewardSettings(Settings):
     """
 
     model: str | None = Field("auto", min_length=1)
+    backend: Literal["local", "sglang", "vllm"] = "local"
     score: str = Field("auto", min_length=1)
     profile: str | None = Field(None, min_length=1)
     small_model: str | None = Field(None, min_length=1)
@@ -167,6 +173,12 @@ class RewardSettings(Settings):
     device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(512, ge=1, le=65_536)
     kv_budget: Budget = None
+    address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the reward model is on servers, not in this process."""
+        return self.backend in REWARD_SERVERS
 
 
 class TaskSettings(Settings):
@@ -394,6 +406,7 @@ class Config(Settings):
     train: TrainSettings = TrainSettings()
     sft: SftSettings = SftSettings()
     prm: PrmSettings = PrmSettings()
+    servers: ServerSettings = ServerSettings()
     _given: tuple[object, ...] = PrivateAttr(())
 
     @property

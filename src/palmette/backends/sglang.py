@@ -37,11 +37,14 @@ class _Limits(BaseModel):
     served_model_name: str | None = None
 
 
+class _Tokens(BaseModel):
+    tokens: list[int]
+
+
 class _Meta(BaseModel):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[_Entry] = []
-    input_token_logprobs: list[_Entry] = []
 
 
 class _Generated(BaseModel):
@@ -68,11 +71,9 @@ class SglangDialect:
             raise ConfigError(f"{client.address} serves {info.model_path} as an embedding model: it writes no steps")
         limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
         self._policy.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
-        read_text = {"max_new_tokens": 0, "temperature": 0.0}
-        asked = {"text": TEST_TEXT, "sampling_params": read_text, "return_logprob": True, "logprob_start_len": 0}
-        answer = read(_Generated, await client.post("/generate", asked), client, "/generate")
-        tokens = [token for _, token, _ in answer.meta_info.input_token_logprobs]
-        self._policy.check_tokens(client, tokens, special=True)
+        asked = {"prompt": TEST_TEXT, "add_special_tokens": False}
+        tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
+        self._policy.check_tokens(client, tokens, special=False)
         return Served(limits.context_length or limits.max_req_input_len)
 
     async def write(self, client: Client, request: Request) -> Written:
@@ -97,6 +98,18 @@ class SglangDialect:
         looked_up, cached = self._prefixes.get(client.address, (0, 0))
         kv_tokens = limits.max_total_num_tokens
         return ServerMetrics(client.address, kv_tokens=kv_tokens, prefix_tokens=looked_up, prefix_hits=cached)
+
+
+async def served_models(client: Client) -> dict[str, str]:
+    """Return the model behind the name that a server has. Raises as `Client.get` does."""
+    info = read(_Info, await client.get("/model_info"), client, "/model_info")
+    limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
+    return {limits.served_model_name or info.model_path: info.model_path}
+
+
+async def kv_tokens(client: Client) -> int | None:
+    """Return how many tokens a server's KV cache has."""
+    return read(_Limits, await client.get("/server_info"), client, "/server_info").max_total_num_tokens
 
 
 def load(settings: PolicySettings, kv_bytes_per_token: int) -> ServedBackend:
