@@ -7,6 +7,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from palmette.strategy import StrategySettings
 
+LOGS = "servers"
+"""The folder, in a run's own, that servers write their output into."""
+
 
 def _flags(text: str) -> str:
     try:

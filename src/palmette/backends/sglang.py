@@ -100,18 +100,6 @@ class SglangDialect:
         return ServerMetrics(client.address, kv_tokens=kv_tokens, prefix_tokens=looked_up, prefix_hits=cached)
 
 
-async def served_models(client: Client) -> dict[str, str]:
-    """Return the model behind the name that a server has. Raises as `Client.get` does."""
-    info = read(_Info, await client.get("/model_info"), client, "/model_info")
-    limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
-    return {limits.served_model_name or info.model_path: info.model_path}
-
-
-async def kv_tokens(client: Client) -> int | None:
-    """Return how many tokens a server's KV cache has."""
-    return read(_Limits, await client.get("/server_info"), client, "/server_info").max_total_num_tokens
-
-
 def load(settings: PolicySettings, kv_bytes_per_token: int) -> ServedBackend:
     """Return the policy on the SGLang servers at `policy.address`."""
     return serve(settings, SglangDialect, kv_bytes_per_token)

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import Client
 from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Written, read
+from palmette.backends.servers.identity import vllm_kv_tokens
 from palmette.backends.servers.policy import Policy, serve
 from palmette.settings import PolicySettings
 
@@ -84,31 +85,12 @@ class VllmDialect:
         page = await client.get_text("/metrics")
         return ServerMetrics(
             client.address,
-            kv_tokens=_kv_tokens(page),
+            kv_tokens=vllm_kv_tokens(page),
             kv_share_used=_sum(page, "vllm:kv_cache_usage_perc"),
             prefix_tokens=_whole(_sum(page, "vllm:prefix_cache_queries_total")),
             prefix_hits=_whole(_sum(page, "vllm:prefix_cache_hits_total")),
             preemptions=_whole(_sum(page, "vllm:num_preemptions_total")),
         )
-
-
-async def served_models(client: Client) -> dict[str, str]:
-    """Return the model behind every name that a server has. Raises as `Client.get` does."""
-    cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
-    return {card.id: card.root or card.id for card in cards}
-
-
-async def kv_tokens(client: Client) -> int | None:
-    """Return how many tokens a server's KV cache has, None where its metrics do not tell."""
-    return _kv_tokens(await client.get_text("/metrics"))
-
-
-def _kv_tokens(page: str) -> int | None:
-    """Return the tokens of all blocks: the labels of one metric tell them."""
-    labels = next((line for line in page.splitlines() if line.startswith("vllm:cache_config_info{")), "")
-    sizes = [re.search(rf'\b{name}="(\d{{1,12}})"', labels) for name in ("num_gpu_blocks", "block_size")]
-    blocks, tokens = (None if size is None else int(size[1]) for size in sizes)
-    return None if blocks is None or tokens is None else blocks * tokens
 
 
 def _sum(page: str, name: str) -> float | None:

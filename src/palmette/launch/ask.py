@@ -5,14 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePath
 from typing import TypeVar
 
-from palmette.backends import sglang, vllm
+from palmette.backends.servers import identity
 from palmette.backends.servers.client import Client, require_httpx
 from palmette.backends.servers.loop_thread import LoopThread
 from palmette.errors import BackendError
 from palmette.launch.command import ServerCommand
 
 _ANSWER_SECONDS = 10.0
-_ENGINES = {"vllm": vllm, "sglang": sglang}
 T = TypeVar("T")
 
 
@@ -42,7 +41,7 @@ def is_well(command: ServerCommand) -> bool:
 def served_models(command: ServerCommand) -> Mapping[str, str] | None:
     """Return the model behind every name that the server at the address has, None where it does not tell."""
     try:
-        return _ask(command, _ENGINES[command.engine].served_models)
+        return _ask(command, lambda client: identity.served_models(command.engine, client))
     except BackendError:
         return None
 
@@ -50,7 +49,7 @@ def served_models(command: ServerCommand) -> Mapping[str, str] | None:
 def kv_tokens(command: ServerCommand) -> int | None:
     """Return how many tokens the server's KV cache has, None where it does not tell."""
     try:
-        return _ask(command, _ENGINES[command.engine].kv_tokens)
+        return _ask(command, lambda client: identity.kv_tokens(command.engine, client))
     except BackendError:
         return None
 

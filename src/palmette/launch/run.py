@@ -14,10 +14,8 @@ from palmette.launch.fleet import Fleet, Tell, Waiting
 from palmette.planner.advice import refusal
 from palmette.planner.devices import detect_gpus
 from palmette.planner.run_plan import devices_of, plan_run
+from palmette.server_settings import LOGS
 from palmette.settings import Config
-
-LOGS = "servers"
-"""The folder, in a run's own, that servers write their output into."""
 
 
 def planned_commands(config: Config) -> list[ServerCommand]:

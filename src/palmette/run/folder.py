@@ -22,7 +22,7 @@ from palmette.events import (
     RunStarted,
     UpdateDone,
 )
-from palmette.launch.run import LOGS
+from palmette.server_settings import LOGS
 from palmette.settings import Config
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import Task
