@@ -5,8 +5,8 @@
 
 With `--vllm` or `--sglang`, the Python that has the engine, a server of the policy is started as `palmette up` does. A
 search runs on it, its requests are kept, and a plain client sends the same ones once more: all at once, with as many in
-flight as the search may have. Both find the server's cache warm, and they alternate. With `--in-flight`, requests go to a
-loopback server in a process of its own; memory and processor time are those of this process alone.
+flight as the search may have. Both find the server's cache warm, and they alternate. With `--in-flight`, requests go to
+a loopback server in a process of its own; memory and processor time are those of this process alone.
 """
 
 import argparse
