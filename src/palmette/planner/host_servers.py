@@ -57,9 +57,9 @@ def allocate_on_host(job: Job, placement: Placement, allocations: dict[Device, D
     servers: list[Server] = []
     before_bytes = 0
     for role in ("reward", "policy"):  # The policy's KV cache gets what is left.
-        model = models[role]
-        if model is None:
+        if role not in (*served, *inside):
             continue
+        model = served.get(role) or inside[role]
         left = host.left_bytes(job.inference_share)
         if role == "reward" and left is not None:
             left //= 4
