@@ -9,7 +9,7 @@ from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
 from palmette.launch.run import planned_commands, with_addresses
 from palmette.planner.devices import Device
-from palmette.planner.host_servers import DRIFT_BYTES, PROCESS_BYTES
+from palmette.planner.host_servers import DRIFT_SHARE, PROCESS_BYTES
 from palmette.planner.lines import Plan
 from palmette.planner.run_plan import plan_run
 from palmette.zoo.catalog import ENTRIES
@@ -53,7 +53,7 @@ def test_sglang_has_its_kv_by_its_own_rule_also_where_others_take_memory_while_i
         command, tokens = server.commands["sglang"], server.kv_tokens["sglang"]
         fraction = float(re.search(r"--mem-fraction-static ([\d.]+)", command)[1])  # type: ignore[index]
         before = free - PROCESS_BYTES["sglang"]
-        kv = before - DRIFT_BYTES - sizes[server.role] - (1 - fraction) * before
+        kv = (1 - DRIFT_SHARE) * before - sizes[server.role] - (1 - fraction) * before
         assert kv >= tokens * 6144 and f"--max-total-tokens {tokens}" in command
         held = [line.bytes for line in plan.devices[0].phases[0].lines if line.holder.startswith(server.role)]
         free -= sum(held)
