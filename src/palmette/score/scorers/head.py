@@ -11,7 +11,9 @@ import torch
 
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
-from palmette.score.tree_scorer import Row, TreeScorer
+from palmette.score.rows.row import Row
+from palmette.score.tree_scorer import TreeScorer
+from palmette.score.values import sigmoid
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -41,7 +43,7 @@ class PrmScorer(TreeScorer):
         return outputs_PV[:, 0]
 
     def _score(self, value: float) -> float:
-        return float(torch.tensor(value, dtype=torch.float64).sigmoid())
+        return sigmoid(value)
 
 
 def load(settings: RewardSettings) -> PrmScorer:
