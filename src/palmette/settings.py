@@ -42,6 +42,9 @@ READ_BY_LIKELIHOOD = ("seedling-ripe",)
 SERVERS = ("openai", "sglang", "vllm")
 """Backends whose policy is on servers: `policy.address` says where."""
 
+REWARD_SERVERS = ("sglang", "vllm")
+"""Where a reward model can be that is not in this process: `reward.address` says at which addresses."""
+
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear maps of a layer that LoRA may be put on."""
 
@@ -154,10 +157,12 @@ class RewardSettings(Settings):
     """The model that scores steps; null for none, `auto` for the one trained for the policy.
 
     `score` tells how: by a scalar head, by how much a causal language model expects the step, as a published model is
-    read by its `profile`, by how much more it expects the step than `small_model` does, or by another scorer.
+    read by its `profile`, by how much more it expects the step than `small_model` does, or by another scorer. With a
+    `backend` other than local the model is on the servers at `address`, the small one on those at `small_address`.
     """
 
     model: str | None = Field("auto", min_length=1)
+    backend: Literal["local", "sglang", "vllm"] = "local"
     score: str = Field("auto", min_length=1)
     profile: str | None = Field(None, min_length=1)
     small_model: str | None = Field(None, min_length=1)
@@ -167,6 +172,16 @@ class RewardSettings(Settings):
     device: Device = Field("auto", pattern=_DEVICE)
     batch_rows: int = Field(512, ge=1, le=65_536)
     kv_budget: Budget = None
+    address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+    served_model: str | None = Field(None, min_length=1)
+    small_address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+    small_served_model: str | None = Field(None, min_length=1)
+    answer_seconds: float = Field(600.0, gt=0, le=86_400)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the reward model is on servers, not in this process."""
+        return self.backend in REWARD_SERVERS
 
 
 class TaskSettings(Settings):

@@ -67,12 +67,12 @@ class SglangDialect:
         if not info.is_generation:  # To ask such a server to write ends it.
             raise ConfigError(f"{client.address} serves {info.model_path} as an embedding model: it writes no steps")
         limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
-        self._policy.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
+        self._policy.model.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
         read_text = {"max_new_tokens": 0, "temperature": 0.0}
         asked = {"text": TEST_TEXT, "sampling_params": read_text, "return_logprob": True, "logprob_start_len": 0}
         answer = read(_Generated, await client.post("/generate", asked), client, "/generate")
         tokens = [token for _, token, _ in answer.meta_info.input_token_logprobs]
-        self._policy.check_tokens(client, tokens, special=True)
+        self._policy.model.check_tokens(client, tokens, special=True)
         return Served(limits.context_length or limits.max_req_input_len)
 
     async def write(self, client: Client, request: Request) -> Written:

@@ -54,12 +54,12 @@ class VllmDialect:
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
         cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
-        self._names[client.address] = name = self._policy.name_on(
+        self._names[client.address] = name = self._policy.model.name_on(
             client, {card.id: card.root or card.id for card in cards}
         )
         asked = {"model": name, "prompt": TEST_TEXT, "add_special_tokens": False}
         tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
-        self._policy.check_tokens(client, tokens, special=False)
+        self._policy.model.check_tokens(client, tokens, special=False)
         return Served(next(card.max_model_len for card in cards if card.id == name))
 
     async def write(self, client: Client, request: Request) -> Written:

@@ -44,10 +44,11 @@ class _PassingError(Exception):
 
 
 class Client:
-    """Asks one server. Belongs to the event loop in which it is used first."""
+    """Asks one server, of which the settings of `role` tell. Belongs to the event loop in which it is used first."""
 
-    def __init__(self, address: str, *, answer_seconds: float, connections: int) -> None:
+    def __init__(self, address: str, *, answer_seconds: float, connections: int, role: str = "policy") -> None:
         self.address = address
+        self._role = role
         self._answer_seconds = answer_seconds
         self._connections = connections
         self._made: httpx2.AsyncClient | None = None
@@ -101,7 +102,8 @@ class Client:
                 told = str(error)
             except asyncio.TimeoutError:
                 raise ServerError(
-                    f"{self.address} did not answer {path} within {self._answer_seconds:g} s (policy.answer_seconds)"
+                    f"{self.address} did not answer {path} within {self._answer_seconds:g} s "
+                    f"({self._role}.answer_seconds)"
                 ) from None
         raise ServerError(f"{self.address} {told}, {_ATTEMPTS} times in a row")
 
@@ -119,7 +121,8 @@ class Client:
         except httpx2.TransportError as error:
             raise _PassingError(f"broke off at {path}: {_cause(error)}") from error
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise BackendError(f"policy.address {one_line(self.address, 200)}: {describe_error(error)}") from error
+            told = f"{self._role}.address {one_line(self.address, 200)}: {describe_error(error)}"
+            raise BackendError(told) from error
         if is_right:
             if len(data) > _MOST_ANSWER_BYTES:
                 raise ServerError(f"{self.address} answered {path} with more than {_MOST_ANSWER_BYTES} bytes")
@@ -172,7 +175,7 @@ def require_httpx() -> None:
     try:
         import httpx2  # noqa: F401
     except ImportError as error:
-        raise BackendError("policies on servers need httpx2: pip install 'palmette[servers]'") from error
+        raise BackendError("models on servers need httpx2: pip install 'palmette[servers]'") from error
 
 
 def _message(data: bytes) -> str:

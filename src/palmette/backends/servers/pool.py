@@ -61,6 +61,10 @@ class Pool:
             raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago")
         raise BackendError("; ".join(failures.values()) + ("; no server is left" if len(self._servers) > 1 else ""))
 
+    def forget(self, question: str) -> None:
+        """Forget which server has a question's prefix. Safe to call twice."""
+        self._home.pop(question, None)
+
     def _choose(self, question: str, failures: dict[_Server, str]) -> _Server | None:
         now = self._clock()
         awake = [server for server in self._servers if server not in failures and server.rests_until <= now]
