@@ -175,9 +175,12 @@ def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
 def _job_in_process(config: Config, *, train: bool) -> Job:
     """Return the job of a search or of training inside this process, without what only `palmette plan` refuses.
 
-    An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
-    prompts are: once the prompts are tokenized, the search itself compares it with the longest.
+    A reward model on servers holds nothing here. An embedder may be on any device. A KV budget is refused only where it
+    cannot hold a first step whatever the prompts are: once the prompts are tokenized, the search itself compares it
+    with the longest.
     """
+    if config.reward.is_served:
+        config = config.model_copy(update={"reward": config.reward.model_copy(update={"model": None})})
     job = job_of(config, train=train, served=False, may_build=False)
     budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
     tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]

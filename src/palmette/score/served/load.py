@@ -21,9 +21,6 @@ from palmette.settings import LIKELIHOODS, RewardSettings
 
 _DIALECTS: dict[str, Callable[[ServedModel, Reading], RewardDialect]] = {"vllm": VllmReward, "sglang": SglangReward}
 
-SERVED_HEAD = "score"
-"""The head that stock servers load, by how its tensors' names begin."""
-
 
 def check_served(settings: RewardSettings) -> None:
     """Raise ConfigError for what cannot be read of a reward model on servers, before any is asked."""
@@ -34,11 +31,11 @@ def check_served(settings: RewardSettings) -> None:
                 f"a model that is so, and leave reward.{key} out"
             )
     if settings.score == "profile" and settings.profile is not None:
-        head = read_profile(settings.profile).read
-        if head.kind != "tokens" and head.weights != SERVED_HEAD:
+        profile = read_profile(settings.profile)
+        if not profile.is_servable:
             raise ConfigError(
-                f"reward.profile {settings.profile} reads the head {head.weights}, which no stock server loads: set "
-                f"reward.backend to local"
+                f"reward.profile {settings.profile} reads the head {getattr(profile.read, 'weights', None)}, which no "
+                f"stock server loads: set reward.backend to local"
             )
     if settings.score == "likelihood_gain" and not settings.small_address:
         raise ConfigError(

@@ -45,6 +45,10 @@ Reading = TwoTokens | Head | Likelihood
 class RewardDialect(Protocol):
     """How a kind of server is asked for the number that stands for each row."""
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of the servers that were met, one line each."""
+
     async def meet(self, client: Client) -> int | None:
         """Ask a server what it is; return the most tokens that a row may have, None without a limit.
 

@@ -65,6 +65,8 @@ class ServedScorer:
         except BaseException:
             self.close()
             raise
+        self.notices = dialect.notices
+        """What the user should know before a search; see `TellsNotices`."""
         self._limit = min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -135,6 +137,7 @@ class ServedGain:
 
     def __init__(self, large: ServedScorer, small: ServedScorer) -> None:
         self._scorers = (large, small)
+        self.notices = (*large.notices, *small.notices)
 
     @property
     def calls(self) -> int:

@@ -57,6 +57,8 @@ class _AllEmbedded(BaseModel):
 class SglangReward:
     """SGLang's requests; see `RewardDialect`. No token is written."""
 
+    notices: tuple[str, ...] = ()
+
     def __init__(self, model: ServedModel, reading: Reading) -> None:
         self._model = model
         self._reading = reading

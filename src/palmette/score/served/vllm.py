@@ -64,6 +64,17 @@ class VllmReward:
         self._reading = reading
         self._names: dict[str, str] = {}
         """What each server calls the model."""
+        self._of_every_token: dict[str, None] = {}
+        """Servers that return the outputs at every token."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Tell which servers return far more than is read; see `RewardDialect`."""
+        return tuple(
+            f"{address} returns the reward model's outputs at every token, and the last of them is read: a STEP pooler "
+            f"would return less"
+            for address in self._of_every_token
+        )
 
     async def meet(self, client: Client) -> int | None:
         """Check the model and its tokenizer; see `RewardDialect`."""
@@ -118,9 +129,26 @@ class VllmReward:
         found = sorted(read(_Pooling, answer, client, _POOLING).data, key=lambda pooled: pooled.index)
         check_count(client, _POOLING, len({pooled.index for pooled in found}), rows)
         return [
-            head_value(client, _POOLING, head, _at_last(client, head, row, pooled.data))
+            head_value(client, _POOLING, head, self._at_last(client, head, row, pooled.data))
             for row, pooled in zip(rows, found, strict=True)
         ]
+
+    def _at_last(self, client: Client, head: Head, row: Row, data: list[list[float]] | list[float]) -> Sequence[float]:
+        """Return the outputs at the last token of a row, of those at it alone, at each tag or at every token."""
+        outputs = [each for each in data if isinstance(each, list)]
+        if not outputs:
+            return [each for each in data if not isinstance(each, list)]
+        tags = row.tokens.count(head.tag) if head.tag is not None and row.tokens[-1] == head.tag else None
+        if len(outputs) == len(row.tokens):
+            self._of_every_token[client.address] = None
+        if len(outputs) in (tags, len(row.tokens)):
+            return outputs[-1]
+        step = f'{{"pooling_type": "STEP", "step_tag_id": {head.tag}}}'
+        expected = f"{tags} tags" if tags is not None else f"{len(row.tokens)} tokens"
+        hint = f": start it with --pooler-config '{step}'" if tags is not None else ": start it without a STEP pooler"
+        raise ServerError(
+            f"{client.address} answered {_POOLING} with {len(outputs)} scores for a text with {expected}{hint}"
+        )
 
 
 async def _asked(client: Client, path: str, body: dict[str, Any], hint: str) -> Any:
@@ -151,19 +179,3 @@ def _likelihood(row: Row, choice: _Choice) -> float | None:
     ]
     logprobs = [entry.logprob for entry in found if entry is not None]
     return mean_logprob(row, logprobs) if len(logprobs) == row.step_tokens else None
-
-
-def _at_last(client: Client, head: Head, row: Row, data: list[list[float]] | list[float]) -> Sequence[float]:
-    """Return the outputs at the last token of a row, of outputs at that token alone, at each tag or at every token."""
-    outputs = [each for each in data if isinstance(each, list)]
-    if not outputs:
-        return [each for each in data if not isinstance(each, list)]
-    tags = row.tokens.count(head.tag) if head.tag is not None and row.tokens[-1] == head.tag else None
-    if len(outputs) in (tags, len(row.tokens)):
-        return outputs[-1]
-    step = f'{{"pooling_type": "STEP", "step_tag_id": {head.tag}}}'
-    expected = f"{tags} tags" if tags is not None else f"{len(row.tokens)} tokens"
-    hint = f": start it with --pooler-config '{step}'" if tags is not None else ": start it without a STEP pooler"
-    raise ServerError(
-        f"{client.address} answered {_POOLING} with {len(outputs)} scores for a text with {expected}{hint}"
-    )
