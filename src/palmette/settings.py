@@ -294,7 +294,8 @@ class TrainSettings(Settings):
 
     `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
     algorithm's own settings, which it declares; in a file they stand beside the others. `critic` is `head`, a value
-    head on the policy's own body, or the name of a model.
+    head on the policy's own body, or the name of a model. Where servers generate, `server_ratio` tells what is done
+    about tokens that the learner finds more than `server_ratio_cut` times as likely as the server did.
     """
 
     algorithm: str = Field("grpo", min_length=1)
@@ -320,6 +321,8 @@ class TrainSettings(Settings):
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
     sharing: Annotated[Literal["auto", "off", "packed", "depth_first"], BeforeValidator(_off_in_yaml)] = "auto"
+    server_ratio: Annotated[Literal["truncate", "mask", "off"], BeforeValidator(_off_in_yaml)] = "truncate"
+    server_ratio_cut: float = Field(2.0, ge=1, le=1000)
     reference: Literal["auto", "none", "host"] = "auto"
     rewards: dict[str, float] = Field(default_factory=lambda: {"judge": 1.0}, min_length=1)
     reward_seconds: float = Field(60.0, gt=0, le=86_400)

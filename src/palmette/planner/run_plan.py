@@ -98,6 +98,8 @@ def _branching(config: Config, *, train: bool) -> tuple[int, int]:
     in_flight, training = config.search.questions_in_flight, config.train
     if not train:
         return config.search.width, min(in_flight, config.task.questions)
+    if config.policy.is_served:
+        return 1, 1  # Rollouts and evaluations hold nothing here.
     rollout = config.search.width, min(in_flight, training.questions)
     if not training.eval_every:
         return rollout
@@ -150,10 +152,11 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
 def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
     """Raise BudgetError where a search, or training, inside this process cannot fit; return for an unknown shape.
 
-    Nothing is refused for a policy on servers: what is left in this process, reward model and embedder, is not planned.
+    Nothing is refused for a search with its policy on servers: what is left here, reward model and embedder, is not
+    planned.
     Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
-    if config.policy.is_served:
+    if config.policy.is_served and not train:
         return
     devices = devices_of(config)
     gpus = [device for device in devices if device.kind == "cuda"]
@@ -204,10 +207,10 @@ class PlannedMemory:
 def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
     """Return what a search, or training, in this process is planned to hold.
 
-    Nothing for a model of unknown shape, and for a policy on servers.
+    Nothing for a model of unknown shape, and for a search with its policy on servers.
     """
     devices = devices_of(config)
-    if config.policy.is_served:
+    if config.policy.is_served and not train:
         return PlannedMemory({})
     try:
         plan = plan_job(_job_in_process(config, train=train), devices)

@@ -135,7 +135,8 @@ def _search(
     backend, scorer = parts.backend, parts.scorer
     askable = askable or check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
-    notices = tuple(notice for part in (backend, scorer) if isinstance(part, TellsNotices) for notice in part.notices)
+    told_by: tuple[object, ...] = (backend, scorer)
+    notices = tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
     told = _Told(len(done), len(askable.questions), askable.skipped, notices, listener)
     if told.done == told.total:
         told.say()

@@ -52,14 +52,23 @@ class Pool:
                 return await ask(server.client)
             except ServerError as error:
                 failures[server] = str(error)
-                server.is_checked = False
-                server.rests_until = self._clock() + REST_SECONDS
+                self._rest(server)
             finally:
                 server.in_flight -= 1
         if not failures:
             addresses = ", ".join(server.client.address for server in self._servers)
             raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago")
         raise BackendError("; ".join(failures.values()) + ("; no server is left" if len(self._servers) > 1 else ""))
+
+    def leave_out(self, client: Client) -> None:
+        """Leave a server out for a while, as one that has failed."""
+        for server in self._servers:
+            if server.client is client:
+                self._rest(server)
+
+    def _rest(self, server: _Server) -> None:
+        server.is_checked = False
+        server.rests_until = self._clock() + REST_SECONDS
 
     def forget(self, question: str) -> None:
         """Forget which server has a question's prefix. Safe to call twice."""
