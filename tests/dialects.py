@@ -59,8 +59,8 @@ class Dialect(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, manner: Manner) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, manner: Manner, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.manner = manner
         self.asked: list[tuple[str, Any]] = []
         self.keys: list[str | None] = []
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, asked: Any) -> None:
         server, manner = self.server, self.server.manner
-        is_writing = self.path == (manner.writes or WRITES[manner.dialect]) and "text" not in (asked or {})
+        is_writing = self.path == (manner.writes or WRITES[manner.dialect])
         with server.lock:
             server.asked.append((self.path, asked))
             server.keys.append(self.headers["authorization"])
@@ -152,12 +152,13 @@ def _route(manner: Manner, path: str, asked: Any, count: int) -> tuple[int, Any]
         return 200, {"object": "list", "data": [card]}
     if path == "/health":
         return manner.health, ""
-    if manner.dialect == "vllm" and path == "/tokenize":
+    if manner.dialect != "openai" and path == "/tokenize":
         tokens = manner.tokenizer.encode(asked["prompt"], add_special_tokens=asked["add_special_tokens"])
         return 200, {"count": len(tokens), "max_model_len": manner.context_tokens, "tokens": tokens}
     if manner.dialect == "vllm" and path == "/metrics":
         labels = '{engine="0",model_name="fake"}'
         lines = [f"vllm:kv_cache_usage_perc{labels} 0.25", f"vllm:prefix_cache_queries_total{labels} 1.2e+03"]
+        lines.append('vllm:cache_config_info{block_size="128",hash_block_size="None",num_gpu_blocks="10"} 1.0')
         return 200, "\n".join(["# HELP x", *lines, f"vllm:prefix_cache_hits_total{labels} 900.0", ""])
     if manner.dialect == "sglang" and path == "/model_info":
         return 200, {"model_path": manner.model, "is_generation": manner.is_generation, "weight_version": "default"}
@@ -200,10 +201,6 @@ def _generate(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
     unknown = set(sampling) - _SAMPLING_KEYS
     if unknown:
         return 400, {"error": {"message": f"Unexpected keyword argument {sorted(unknown)[0]!r}"}}
-    if "text" in asked:
-        read = manner.tokenizer.encode(asked["text"])
-        entries = [[None if place == 0 else -1.0, token, None] for place, token in enumerate(read)]
-        return 200, {"text": "", "output_ids": [], "meta_info": {"input_token_logprobs": entries}}
     prompt, seed = asked["input_ids"], _seed(manner, sampling["sampling_seed"], count)
     ends = sampling["stop_token_ids"]
     tokens, logprobs, met = manner.fake.answer(prompt, seed, sampling["max_new_tokens"], sampling["stop"], ends)

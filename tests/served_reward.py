@@ -43,7 +43,7 @@ def rows_and_reading(served: str) -> tuple[Rows, Reading]:
 
 @contextmanager
 def scorer_at(
-    addresses: Sequence[str], served: str, dialect: str = "vllm", *, rows: int = 64, seconds: float = 60
+    addresses: Sequence[str], served: str, dialect: str = "vllm", *, rows: int = 64
 ) -> Iterator[ServedScorer]:
     read, reading = rows_and_reading(served)
     model = ServedModel("reward.model", "fake", "reward.served_model", None, FakeTokenizer(), "/elsewhere/fake")
@@ -52,7 +52,7 @@ def scorer_at(
         read,
         likelihood if served == "likelihood" else sigmoid,
         addresses=addresses,
-        answer_seconds=seconds,
+        answer_seconds=600,
         batch_rows=rows,
         skips_empty=served == "likelihood",
     )

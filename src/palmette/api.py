@@ -260,7 +260,7 @@ def plan(
     *,
     devices: str | None = None,
     train: bool = False,
-    server: str = "sglang",
+    server: str | None = None,
     config: Config | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     **search: Any,

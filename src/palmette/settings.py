@@ -18,6 +18,7 @@ from pydantic import (
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.server_settings import ServerSettings
 from palmette.strategy import Strategy, make_strategy, read_settings, settings_of
 from palmette.units import parse_bytes
 
@@ -146,6 +147,7 @@ class PolicySettings(Settings):
     address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
     served_model: str | None = Field(None, min_length=1)
     answer_seconds: float = Field(600.0, gt=0, le=86_400)
+    return_seconds: float = Field(0.0, ge=0, le=86_400)
 
     @property
     def is_served(self) -> bool:
@@ -177,6 +179,7 @@ class RewardSettings(Settings):
     small_address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
     small_served_model: str | None = Field(None, min_length=1)
     answer_seconds: float = Field(600.0, gt=0, le=86_400)
+    return_seconds: float = Field(0.0, ge=0, le=86_400)
 
     @property
     def is_served(self) -> bool:
@@ -412,6 +415,7 @@ class Config(Settings):
     train: TrainSettings = TrainSettings()
     sft: SftSettings = SftSettings()
     prm: PrmSettings = PrmSettings()
+    servers: ServerSettings = ServerSettings()
     _given: tuple[object, ...] = PrivateAttr(())
 
     @property

@@ -184,9 +184,10 @@ def test_a_slow_server_is_given_up_with_the_setting_that_says_when() -> None:
     held.set()
     with (
         serving(reward_manner("vllm", SERVED["tokens"], holds=held)) as [server],
-        scorer_of(server, seconds=0.2) as scorer,
+        scorer_of(server) as scorer,
     ):
         held.clear()
+        scorer._clients[0]._answer_seconds = 0.2  # What is held is never answered in time.
         with pytest.raises(
             BackendError, match=r"did not answer /v1/completions within 0.2 s \(reward.answer_seconds\)"
         ):

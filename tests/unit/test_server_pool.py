@@ -68,3 +68,50 @@ def test_a_server_that_comes_back_with_another_model_is_left_out(run: Any) -> No
     asked.now, asked.dead = REST_SECONDS, {"b"}
     with pytest.raises(BackendError, match="^b is down; another model; no server is left$"):
         run(pool.run("q", asked))
+
+
+def test_where_no_server_is_left_one_that_comes_back_in_time_is_waited_for(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked()
+    looks: list[float] = []
+
+    async def passed(seconds: float) -> None:
+        looks.append(asked.now)
+        asked.now += 10
+        if asked.now >= 40:
+            asked.dead.clear()
+
+    async def check(server: Client) -> None:
+        if server.address in asked.dead:
+            raise ServerError(f"{server.address} is starting")
+
+    monkeypatch.setattr(asyncio, "sleep", passed)
+    clients = [Client(address, answer_seconds=1, connections=1) for address in ("a", "b")]
+    pool = Pool(clients, check, return_seconds=100, clock=lambda: asked.now)
+
+    async def two() -> list[str]:
+        return list(await asyncio.gather(pool.run("q", asked), pool.run("r", asked)))
+
+    asked.dead = {"a", "b"}
+    assert set(run(two())) <= {"a", "b"} and len(asked.answered) == 2
+    assert looks == [0, 10, 20, 30]  # One request looks for all.
+    pool = Pool(clients, check, return_seconds=20, clock=lambda: asked.now)
+    asked.now, asked.dead = 0.0, {"a", "b"}
+    told = r"^a is starting; b is starting; no server is left, 20 s waited for \(policy\.return_seconds\)$"
+    with pytest.raises(BackendError, match=told):
+        run(pool.run("q", asked))
+    assert asked.now == 20
+
+
+def test_a_server_that_is_well_but_fails_every_request_is_not_asked_for_ever(run: Any) -> None:
+    asked = Asked()
+    pool = Pool([Client("a", answer_seconds=1, connections=1)], asked.check, return_seconds=5, clock=lambda: asked.now)
+
+    async def fail(server: Client) -> str:
+        asked.now += 1
+        raise ServerError("broken")
+
+    with pytest.raises(BackendError, match=r"^broken, 5 s waited for \(policy\.return_seconds\)$"):
+        run(pool.run("q", fail))
+    assert 5 <= asked.now <= 7

@@ -46,12 +46,15 @@ class _Models(BaseModel):
     data: list[_Card]
 
 
+class _Tokens(BaseModel):
+    tokens: list[int]
+
+
 class _Meta(BaseModel):
     weight_version: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[_Entry] = []
-    input_token_logprobs: list[_Entry] = []
 
 
 class _Generated(BaseModel):
@@ -79,11 +82,9 @@ class SglangDialect:
             raise ConfigError(f"{client.address} serves {info.model_path} as an embedding model: it writes no steps")
         limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
         self._policy.model.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
-        read_text = {"max_new_tokens": 0, "temperature": 0.0}
-        asked = {"text": TEST_TEXT, "sampling_params": read_text, "return_logprob": True, "logprob_start_len": 0}
-        answer = read(_Generated, await client.post("/generate", asked), client, "/generate")
-        tokens = [token for _, token, _ in answer.meta_info.input_token_logprobs]
-        self._policy.model.check_tokens(client, tokens, special=True)
+        asked = {"prompt": TEST_TEXT, "add_special_tokens": False}
+        tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
+        self._policy.model.check_tokens(client, tokens, special=False)
         if self.weights is not None:
             await self.load(client, self.weights)
         return Served(limits.context_length or limits.max_req_input_len)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import Client, RefusedError, ServerError
 from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Weights, Written, read
+from palmette.backends.servers.identity import vllm_kv_tokens
 from palmette.backends.servers.policy import Policy, serve
 from palmette.errors import ConfigError
 from palmette.settings import PolicySettings
@@ -127,6 +128,7 @@ class VllmDialect:
         page = await client.get_text("/metrics")
         return ServerMetrics(
             client.address,
+            kv_tokens=vllm_kv_tokens(page),
             kv_share_used=_sum(page, "vllm:kv_cache_usage_perc"),
             prefix_tokens=_whole(_sum(page, "vllm:prefix_cache_queries_total")),
             prefix_hits=_whole(_sum(page, "vllm:prefix_cache_hits_total")),

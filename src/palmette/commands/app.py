@@ -18,6 +18,7 @@ from palmette.commands.sft import sft
 from palmette.commands.sweep import demo, sweep
 from palmette.commands.train import train
 from palmette.commands.train_prm import train_prm
+from palmette.commands.up import up
 from palmette.errors import PalmetteError
 from palmette.units import nearest, one_line
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
+for command in (search, plan, up, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
     app.command()(command)
 
 _OTHER_WORDS = {

@@ -17,6 +17,9 @@ RunFile = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="YAML file
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="The same, as a flag.")]
 Policy = Annotated[str | None, typer.Option(help="Model that proposes steps: zoo name, folder, hub name.")]
 Reward = Annotated[str | None, typer.Option(help="Model that scores steps, package.module:name, or 'none'.")]
+BackendName = Annotated[
+    str | None, typer.Option("--backend", help="Who runs the policy: local, vllm, sglang, openai, package.module:name.")
+]
 Embedder = Annotated[str | None, typer.Option(help="Model that tells which steps say the same.")]
 TaskName = Annotated[
     str | None, typer.Option(help="ladder, words, rg:GENERATOR, a JSONL file, or package.module:name.")

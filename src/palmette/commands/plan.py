@@ -29,6 +29,7 @@ def plan(
     strategy: flags.StrategyName = None,
     width: flags.Width = None,
     questions: flags.Questions = None,
+    backend: flags.BackendName = None,
     seed: flags.Seed = None,
     out: flags.Out = None,
     settings: flags.Settings = None,
@@ -40,7 +41,9 @@ def plan(
     predict: Annotated[
         bool, typer.Option("--predict", help="With --train: the update itself on fake tensors; takes seconds.")
     ] = False,
-    server: Annotated[str, typer.Option(help="sglang or vllm: whose KV the table shows.")] = "sglang",
+    server: Annotated[
+        str | None, typer.Option(help="sglang or vllm: whose KV the table shows; default: the backend, else sglang.")
+    ] = None,
     any_embed_device: Annotated[
         bool, typer.Option("--any-embed-device", help="Allow an embedder away from the reward model.")
     ] = False,
@@ -61,6 +64,7 @@ def plan(
         raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
     given: dict[str, Any] = {
         "policy.model": policy,
+        "policy.backend": backend,
         "reward.model": reward,
         "task.name": task,
         "search.strategy": strategy,
@@ -82,7 +86,9 @@ def plan(
     show_plan(config, train=train, server=server, predict=predict, as_json=as_json, page=page)
 
 
-def show_plan(config: "Config", *, train: bool, server: str, predict: bool, as_json: bool, page: Path | None) -> None:
+def show_plan(
+    config: "Config", *, train: bool, server: str | None, predict: bool, as_json: bool, page: Path | None
+) -> None:
     """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
     from palmette.report.memory_plan import plan_config
 

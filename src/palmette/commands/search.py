@@ -11,10 +11,12 @@ import typer
 
 from palmette.commands import flags
 from palmette.commands.progress import ProgressLine
+from palmette.commands.up import StartLine
 from palmette.errors import ConfigError, StoppedError
 from palmette.units import count_of, format_count, format_seconds, one_line, one_line_path
 
 if TYPE_CHECKING:
+    from palmette.launch.command import ServerCommand
     from palmette.search.summary import Summary
     from palmette.settings import Config
 
@@ -28,6 +30,7 @@ def search(
     strategy: flags.StrategyName = None,
     width: flags.Width = None,
     questions: flags.Questions = None,
+    backend: flags.BackendName = None,
     seed: flags.Seed = None,
     out: flags.Out = None,
     settings: flags.Settings = None,
@@ -36,11 +39,13 @@ def search(
     ets_config: flags.EtsConfig = None,
     embed_device: flags.EmbedDevice = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    up: Annotated[bool, typer.Option("--up", help="Start the servers as planned, stop them at the end.")] = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
     given: dict[str, Any] = {
         "policy.model": policy,
+        "policy.backend": backend,
         "reward.model": reward,
         "task.name": task,
         "search.strategy": strategy,
@@ -54,16 +59,16 @@ def search(
     config_file = flags.one_file(run, config_file)
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
     if resume is None:
-        folder = _start(config_file, overrides)
+        folder = _start(config_file, overrides, up=up)
     else:
         if overrides or config_file or ets_config:
             told = str(config_file) if config_file else "--ets-config" if ets_config else next(iter(overrides))
             raise ConfigError(f"--resume continues a run with the config it has: leave {told} out")
-        folder = _resume(resume)
+        folder = _resume(resume, up=up)
     _show(folder, as_json=as_json)
 
 
-def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
+def _start(config_file: Path | None, overrides: dict[str, Any], *, up: bool) -> Path:
     from palmette.api import Searcher
     from palmette.config import load_config
     from palmette.run.folder import new_folder
@@ -71,11 +76,17 @@ def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
     from palmette.tasks.load import load_task
 
     config = load_config(config_file, overrides)
+    commands = _planned(config) if up else []
+    config = _with_addresses(config, commands)
     check_names(config, clusters="clusters" in config.search.build_strategy().uses)
     task = load_task(config.task)
     folder = new_folder(config)
     print(_cost(config, len(task.questions), folder), file=sys.stderr)
-    with ProgressLine(config.search.strategy) as line, _told_how_to_continue(folder):
+    with (
+        _told_how_to_continue(folder),
+        _servers(config, commands, folder),
+        ProgressLine(config.search.strategy) as line,
+    ):
         searcher = Searcher(config=config)
         for _ in searcher.stream(task, out=folder, progress=line.tell):
             pass
@@ -83,7 +94,7 @@ def _start(config_file: Path | None, overrides: dict[str, Any]) -> Path:
     return folder
 
 
-def _resume(folder: Path) -> Path:
+def _resume(folder: Path, *, up: bool) -> Path:
     from palmette.api import Searcher
     from palmette.run.folder import check_command
     from palmette.run.sweep import PLAN
@@ -92,11 +103,38 @@ def _resume(folder: Path) -> Path:
         raise ConfigError(f"{folder} is a sweep, not a run: palmette sweep --resume {folder}")
     check_command(folder, "search")
     searcher = Searcher.of_run(folder)
-    with ProgressLine(folder.name) as line, _told_how_to_continue(folder):
+    commands = _planned(searcher.config) if up else []
+    searcher = Searcher(config=_with_addresses(searcher.config, commands))
+    with _told_how_to_continue(folder), _servers(searcher.config, commands, folder), ProgressLine(folder.name) as line:
         for _ in searcher.resume(folder, progress=line.tell):
             pass
         searcher.close()
     return folder
+
+
+def _planned(config: "Config") -> "list[ServerCommand]":
+    from palmette.launch.run import planned_commands
+
+    return planned_commands(config)
+
+
+def _with_addresses(config: "Config", commands: "list[ServerCommand]") -> "Config":
+    from palmette.launch.run import with_addresses
+
+    return with_addresses(config, commands) if commands else config
+
+
+@contextmanager
+def _servers(config: "Config", commands: "list[ServerCommand]", folder: Path) -> Iterator[None]:
+    """Start the servers of a run, if any, and stop them at the end."""
+    from palmette.launch.run import started
+
+    if not commands:
+        yield
+        return
+    waits = StartLine()
+    with started(config, commands, folder, waits.tell, waits.show):
+        yield
 
 
 @contextmanager

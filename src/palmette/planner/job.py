@@ -165,6 +165,8 @@ class Job:
     served: bool = True
     """Whether models on GPUs run in servers of their own, or in the engine inside this process."""
     server: str = "sglang"
+    host_roles: tuple[str, ...] = ()
+    """Roles whose models run in servers of their own on the host."""
     checks_kv_budgets: bool = True
     """Whether a KV budget must hold prompts of `prompt_tokens`; a search checks its real prompts instead."""
     predicted: dict[str, int] = field(default_factory=dict)

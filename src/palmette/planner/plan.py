@@ -7,6 +7,7 @@ from dataclasses import replace
 from palmette.errors import ConfigError
 from palmette.planner.critic_sizes import critic_state_lines, critic_update_lines
 from palmette.planner.devices import Device
+from palmette.planner.host_servers import allocate_on_host
 from palmette.planner.in_process import allocate_in_process
 from palmette.planner.job import Job, Model
 from palmette.planner.lines import (
@@ -95,6 +96,8 @@ def _plan(job: Job, devices: Sequence[Device]) -> Plan:
     if job.served and placement.policy.kind == "cuda":
         servers = allocate_served(job, placement, allocations, rules)
         servers = _with_other_engines(job, placement, servers)
+    elif job.host_roles and placement.policy.kind == "cpu":
+        servers = allocate_on_host(job, placement, allocations)
     else:
         allocate_in_process(job, placement, allocations)
     rules.append(apply_rule("inference-share", f"a search may take {job.inference_share:.0%} of a device"))

@@ -1,7 +1,7 @@
 """A run's config turned into a job, and that job planned on the run's devices."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -110,17 +110,35 @@ def _branching(config: Config, *, train: bool) -> tuple[int, int]:
     return max(rollout[0], evaluation[0]), max(rollout[1], evaluation[1])
 
 
+def engine_of(config: Config) -> str:
+    """Return the engine whose servers run the models: the backend of the policy, else of the reward model."""
+    return next((name for name in (config.policy.backend, config.reward.backend) if name in ENGINES), ENGINES[0])
+
+
+def served_roles(config: Config) -> tuple[str, ...]:
+    """Return the roles whose models are on servers that palmette can start, by their backends."""
+    policy, reward = config.policy.backend in ENGINES, config.reward.backend in ENGINES and config.reward.model
+    return tuple(role for role, is_served in (("policy", policy), ("reward", reward)) if is_served)
+
+
 def plan_run(
-    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+    config: Config,
+    *,
+    train: bool = False,
+    server: str | None = None,
+    predicted: Mapping[str, int] | None = None,
+    devices: Sequence[Device] | None = None,
 ) -> tuple[Job, Plan]:
     """Return a run's job and its plan: a search with servers where there are GPUs, all else inside one process.
 
-    `predicted` bytes of an update, by the kind of line, replace the formulas.
+    Without GPUs servers are planned for the roles whose backend is one. `server` is the engine whose KV is planned, by
+    default the policy's backend. `predicted` bytes of an update, by the kind of line, replace the formulas.
     """
-    devices = devices_of(config)
+    devices = devices_of(config) if devices is None else devices
     has_gpus = any(device.kind == "cuda" for device in devices) and config.policy.device != "cpu"
     served = has_gpus and not train  # Rollouts and updates of training share one copy of the weights.
-    job = replace(job_of(config, train=train, served=served, server=server), predicted=dict(predicted or {}))
+    job = job_of(config, train=train, served=served, server=server or engine_of(config))
+    job = replace(job, predicted=dict(predicted or {}), host_roles=() if has_gpus or train else served_roles(config))
     plan = _told_of_own_parts(plan_job(job, devices), config)
     remarks = [*plan.remarks, *run_remarks(job), *(_zoo_remarks(job, plan) if plan.fits else ())]
     return job, replace(plan, remarks=tuple(remarks))

@@ -143,19 +143,18 @@ def make_server(
     environment = f"CUDA_VISIBLE_DEVICES={indices}"
     count = len(devices)
     name, port, length = shlex.quote(model.name), PORTS[role], context_length(model, search)
-    is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
     sglang = [
         environment, "python -m sglang.launch_server", f"--model-path {name}", f"--port {port}",
         f"--dtype {model.dtype}", f"--context-length {length}",
         f"--mem-fraction-static {share.fractions['sglang']:.2f}",
         *([f"--tp-size {count}"] if count > 1 else []),
-        *(["--is-embedding"] if is_classifier else []),
+        *role_flags("sglang", role, model),
     ]  # fmt: skip
     vllm = [
         environment, f"vllm serve {name}", f"--port {port}", f"--dtype {model.dtype}", f"--max-model-len {length}",
         f"--gpu-memory-utilization {share.fractions['vllm']:.2f}", "--enable-prefix-caching",
         *([f"--tensor-parallel-size {count}"] if count > 1 else []),
-        *(["--runner pooling"] if is_classifier else []),
+        *role_flags("vllm", role, model),
     ]  # fmt: skip
     tokens = {engine: max(0, size) // model.kv_token_bytes for engine, size in share.kv_bytes.items()}
     commands = {"sglang": " ".join(sglang), "vllm": " ".join(vllm)}
@@ -170,14 +169,17 @@ def make_server(
     )
 
 
+def role_flags(engine: str, role: str, model: Model) -> list[str]:
+    """Return the flags of a server whose model has a head that scores and writes no text."""
+    is_classifier = role == "reward" and model.shape.outputs != model.shape.vocabulary
+    return [{"sglang": "--is-embedding", "vllm": "--runner pooling"}[engine]] if is_classifier else []
+
+
 def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line]:
     """Return what a server holds in every phase: its process keeps the memory of its activations while it waits."""
     prefill = count_of(prefill_tokens(device), "token")
-    parameters = f"{model.shape.parameters / 1e9:.2f} B, {_stored_as(model)}"
-    if model.shards > 1:
-        parameters += f", 1 of {model.shards} shards"
     return [
-        Line(f"{role} weights", "weights", model.weight_bytes, note=parameters),
+        served_weights(role, model),
         kv,
         Line(f"{role} CUDA context", "runtime", context_bytes(model), "declared", note="one process"),
         Line(
@@ -185,6 +187,14 @@ def served_lines(role: str, model: Model, device: Device, kv: Line) -> list[Line
             note=f"prefill of {prefill}, CUDA graphs",
         ),
     ]  # fmt: skip
+
+
+def served_weights(role: str, model: Model) -> Line:
+    """Return the weights of a server's model, or the shard of them that one GPU holds."""
+    parameters = f"{model.shape.parameters / 1e9:.2f} B, {_stored_as(model)}"
+    if model.shards > 1:
+        parameters += f", 1 of {model.shards} shards"
+    return Line(f"{role} weights", "weights", model.weight_bytes, note=parameters)
 
 
 def _stored_as(model: Model) -> str:

@@ -91,7 +91,7 @@ class MemoryPlan:
 
 
 def plan_config(
-    config: Config, *, train: bool = False, server: str = "sglang", predicted: Mapping[str, int] | None = None
+    config: Config, *, train: bool = False, server: str | None = None, predicted: Mapping[str, int] | None = None
 ) -> MemoryPlan:
     """Return the plan of a run with this config. `predicted` are bytes of an update to use instead of the formulas."""
     job, planned = plan_run(config, train=train, server=server, predicted=predicted)

@@ -22,6 +22,7 @@ from palmette.events import (
     RunStarted,
     UpdateDone,
 )
+from palmette.server_settings import LOGS
 from palmette.settings import Config
 from palmette.tasks.load import FILE_SOURCE, source_of
 from palmette.tasks.task import Task
@@ -37,7 +38,8 @@ _PARTS = (
 _SOURCE = {f"task.{key}" for key in ("name", "questions", "skip", "seed", "grade", "split")}
 """Settings that say which questions are asked."""
 
-_WHERE = {f"{role}.{key}" for role in ("policy", "reward") for key in ("address", "served_model", "answer_seconds")}
+_PLACES = ("address", "served_model", "answer_seconds", "return_seconds")
+_WHERE = {f"{role}.{key}" for role in ("policy", "reward") for key in _PLACES}
 _WHERE |= {"reward.small_address", "reward.small_served_model"}
 """Settings that say where the servers of a policy are: a run can go on with others of the same model."""
 
@@ -50,7 +52,7 @@ def new_folder(config: Config, label: str | None = None) -> Path:
     folder = Path(config.out or _new_name(label or f"{config.search.strategy}-{config.search.width}"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if any(path.name != LOGS for path in folder.iterdir()):
             again = f", or continue it with --resume {folder}" if (folder / FILE_NAME).exists() else ""
             raise ConfigError(f"out: {folder} is not empty. Choose a new folder{again}")
     except OSError as error:
@@ -154,6 +156,9 @@ def anchored(config: Config, strategies: Sequence[str] = ()) -> Config:
         name = values[table][key]
         if name and _may_be_path(table, key, name) and os.path.exists(os.path.expanduser(name)):
             values[table][key] = _absolute(name)
+    for key in ("vllm_python", "sglang_python"):
+        if os.sep in (values["servers"][key] or ""):
+            values["servers"][key] = _absolute(values["servers"][key])
     for table in ("sft", "prm"):
         if values[table]["data"]:
             values[table]["data"] = _absolute(values[table]["data"])

@@ -194,7 +194,7 @@ _MAY_CHANGE = {
         "micro_batch_tokens", "log_to",
     },
     "policy": {"address", "served_model", "answer_seconds", "return_seconds"},
-    "reward": {"address", "served_model", "small_address", "small_served_model", "answer_seconds"},
+    "reward": {"address", "served_model", "small_address", "small_served_model", "answer_seconds", "return_seconds"},
     "task": {"unaskable"},
     "sft": {"epochs"},
     "prm": {"epochs"},

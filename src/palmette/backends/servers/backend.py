@@ -41,6 +41,7 @@ class ServedBackend:
         kv_bytes_per_token: int,
         answer_seconds: float,
         most_in_flight: int,
+        return_seconds: float = 0.0,
     ) -> None:
         self.kv_bytes_per_token = kv_bytes_per_token
         self.on_tokens: Callable[[int], None] | None = None
@@ -49,7 +50,7 @@ class ServedBackend:
         self._clients = [
             Client(address, answer_seconds=answer_seconds, connections=most_in_flight) for address in addresses
         ]
-        self._pool = Pool(self._clients, dialect.meet)
+        self._pool = Pool(self._clients, dialect.meet, return_seconds=return_seconds)
         self._writer = StepWriter(dialect, self._pool, text, most_in_flight)
         self._numbers = count()
         self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}

@@ -57,7 +57,7 @@ class Client:
 
     def __init__(self, address: str, *, answer_seconds: float, connections: int, role: str = "policy") -> None:
         self.address = address
-        self._role = role
+        self.role = role
         self._answer_seconds = answer_seconds
         self._connections = connections
         self._made: httpx2.AsyncClient | None = None
@@ -116,7 +116,7 @@ class Client:
             except asyncio.TimeoutError:
                 raise ServerError(
                     f"{self.address} did not answer {path} within {self._answer_seconds:g} s "
-                    f"({self._role}.answer_seconds)"
+                    f"({self.role}.answer_seconds)"
                 ) from None
         raise ServerError(f"{self.address} {told}, {_ATTEMPTS} times in a row")
 
@@ -134,7 +134,7 @@ class Client:
         except httpx2.TransportError as error:
             raise _PassingError(f"broke off at {path}: {_cause(error)}") from error
         except (httpx2.InvalidURL, UnicodeError) as error:
-            told = f"{self._role}.address {one_line(self.address, 200)}: {describe_error(error)}"
+            told = f"{self.role}.address {one_line(self.address, 200)}: {describe_error(error)}"
             raise BackendError(told) from error
         if is_right:
             if len(data) > _MOST_ANSWER_BYTES:

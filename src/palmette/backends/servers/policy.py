@@ -70,4 +70,5 @@ def serve(settings: PolicySettings, dialect: Callable[[Policy], Dialect], kv_byt
         kv_bytes_per_token=kv_bytes_per_token,
         answer_seconds=settings.answer_seconds,
         most_in_flight=settings.batch_rows,
+        return_seconds=settings.return_seconds,
     )

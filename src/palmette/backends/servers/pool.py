@@ -1,5 +1,6 @@
 """Several servers of the same model as one: a question stays with one of them, a failed one is left out for a while."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ Ask = Callable[[Client], Awaitable[T]]
 REST_SECONDS = 30.0
 """How long a failed server is left out before it is tried again."""
 
+LOOK_SECONDS = 1.0
+"""How often servers are looked for where none is left."""
+
 
 @dataclass(eq=False)
 class _Server:
@@ -27,13 +31,21 @@ class Pool:
     """Chooses the server of each request: the one that holds the question's prefix, else the least busy one.
 
     `check` is awaited for a server that has failed before it is used again: it may have come back with another model.
+    Where none is left, one that comes back within `return_seconds` is waited for.
     """
 
     def __init__(
-        self, clients: Sequence[Client], check: Ask[object], *, clock: Callable[[], float] = time.monotonic
+        self,
+        clients: Sequence[Client],
+        check: Ask[object],
+        *,
+        return_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._servers = [_Server(client) for client in clients]
         self._check = check
+        self._return_seconds = return_seconds
+        self._looking = asyncio.Lock()
         self._clock = clock
         self._home: dict[str, _Server] = {}
         """The server of each question."""
@@ -44,7 +56,14 @@ class Pool:
         Raises BackendError if none is left, and what else `ask` raises.
         """
         failures: dict[_Server, str] = {}
-        while (server := self._choose(question, failures)) is not None:
+        waits_until: float | None = None
+        while True:
+            server = self._choose(question, failures)
+            if server is None:
+                waits_until = self._clock() + self._return_seconds if waits_until is None else waits_until
+                await self._wait_for_one(failures, waits_until)
+                failures = {}
+                continue
             self._home[question] = server
             server.in_flight += 1
             try:
@@ -55,10 +74,32 @@ class Pool:
                 self._rest(server)
             finally:
                 server.in_flight -= 1
+
+    async def _wait_for_one(self, failures: dict[_Server, str], until: float) -> None:
+        """Return when a server is back. Raises BackendError where none is in time. One request looks for all."""
+        async with self._looking:
+            while self._clock() < until:
+                for server in self._servers:
+                    if server.is_checked or await self._is_back(server, failures):
+                        return
+                await asyncio.sleep(LOOK_SECONDS)
+        waited = ""
+        if self._return_seconds:
+            waited = f", {self._return_seconds:g} s waited for ({self._servers[0].client.role}.return_seconds)"
         if not failures:
             addresses = ", ".join(server.client.address for server in self._servers)
-            raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago")
-        raise BackendError("; ".join(failures.values()) + ("; no server is left" if len(self._servers) > 1 else ""))
+            raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago{waited}")
+        left = "; no server is left" if len(self._servers) > 1 else ""
+        raise BackendError("; ".join(failures.values()) + left + waited)
+
+    async def _is_back(self, server: _Server, failures: dict[_Server, str]) -> bool:
+        try:
+            await self._make_sure(server)
+        except ServerError as error:
+            failures[server] = str(error)
+            return False
+        server.rests_until = 0.0
+        return True
 
     def leave_out(self, client: Client) -> None:
         """Leave a server out for a while, as one that has failed."""

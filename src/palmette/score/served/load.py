@@ -95,6 +95,7 @@ def _scorer(settings: RewardSettings, which: str = "") -> ServedScorer:
         addresses=settings.address,
         answer_seconds=settings.answer_seconds,
         batch_rows=settings.batch_rows,
+        return_seconds=settings.return_seconds,
         skips_empty=by_likelihood,
     )
 

@@ -41,6 +41,7 @@ class ServedScorer:
         addresses: Sequence[str],
         answer_seconds: float,
         batch_rows: int,
+        return_seconds: float = 0.0,
         skips_empty: bool = False,
     ) -> None:
         self._dialect = dialect
@@ -55,7 +56,7 @@ class ServedScorer:
         ]
         self._test = rows.of([_TEST])
         rows.prompts.clear()
-        self._pool = Pool(self._clients, self._meet)
+        self._pool = Pool(self._clients, self._meet, return_seconds=return_seconds)
         self._places = asyncio.Semaphore(in_flight)
         self._loop = LoopThread(self._clients)
         self.close = finalize(self, self._loop.close)  # A scorer that is dropped ends its thread too.

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from palmette.backends.servers.client import Client, ServerError
 from palmette.backends.servers.dialect import TEST_TEXT, TokenId, read
+from palmette.backends.servers.identity import served_models
 from palmette.backends.servers.served_model import ServedModel
 from palmette.errors import ConfigError
 from palmette.score.rows.row import Row
@@ -26,7 +27,6 @@ class _Info(BaseModel):
 class _Limits(BaseModel):
     context_length: int | None = None
     max_req_input_len: int | None = None
-    served_model_name: str | None = None
 
 
 class _Tokens(BaseModel):
@@ -70,7 +70,7 @@ class SglangReward:
         """
         info = read(_Info, await client.get("/model_info"), client, "/model_info")
         limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
-        self._model.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
+        self._model.name_on(client, await served_models("sglang", client))
         if info.is_generation and isinstance(self._reading, Head):
             raise ConfigError(
                 f"{client.address} serves {info.model_path} as a language model, and the outputs of its head should be "

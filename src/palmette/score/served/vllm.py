@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from palmette.backends.servers.client import Client, ServerError
 from palmette.backends.servers.dialect import TEST_TEXT, TokenId, read
+from palmette.backends.servers.identity import served_models
 from palmette.backends.servers.served_model import ServedModel
 from palmette.errors import BackendError
 from palmette.score.rows.row import Row
@@ -15,18 +16,9 @@ from palmette.score.served.reading import Finite, Head, Reading, TwoTokens, chec
 _COMPLETIONS, _POOLING = "/v1/completions", "/pooling"
 
 
-class _Card(BaseModel):
-    id: str
-    root: str | None = None
-    max_model_len: int | None = None
-
-
-class _Models(BaseModel):
-    data: list[_Card]
-
-
 class _Tokens(BaseModel):
     tokens: list[int]
+    max_model_len: int | None = None
 
 
 class _TopLogprobs(BaseModel):
@@ -78,13 +70,11 @@ class VllmReward:
 
     async def meet(self, client: Client) -> int | None:
         """Check the model and its tokenizer; see `RewardDialect`."""
-        cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
-        name = self._model.name_on(client, {card.id: card.root or card.id for card in cards})
-        self._names[client.address] = name
+        self._names[client.address] = name = self._model.name_on(client, await served_models("vllm", client))
         asked = {"model": name, "prompt": TEST_TEXT, "add_special_tokens": False}
-        tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
-        self._model.check_tokens(client, tokens, special=False)
-        limit = next(card.max_model_len for card in cards if card.id == name)
+        answer = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize")
+        self._model.check_tokens(client, answer.tokens, special=False)
+        limit = answer.max_model_len
         return limit if limit is None or isinstance(self._reading, Head) else limit - 1
 
     async def values(self, client: Client, rows: Sequence[Row]) -> list[float]:

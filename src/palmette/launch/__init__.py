@@ -1,0 +1,1 @@
+"""Starts the planned servers, watches them, stops them."""

@@ -1,0 +1,54 @@
+"""Searches on a real vLLM that palmette starts and stops."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from palmette.event_log import FILE_NAME, read_events
+from palmette.events import QuestionFinished
+from palmette.launch.process import members
+from tests.server.held import check_what_the_cache_holds
+from tests.server.started import SEARCH, Up, command_of, engine_flags, groups_of, searched, trees
+
+
+def test_ets_on_vllm_that_up_starts_grows_the_trees_of_the_local_engine(local: Path, tmp_path: Path) -> None:
+    flags = engine_flags("vllm", "policy")
+    told = "servers.policy_flags=--block-size 32 --enable-prompt-tokens-details"
+    with Up(*SEARCH, *flags, "--set", told, "--out", str(tmp_path / "up")) as up:
+        assert len(up.groups) == 1 and len(members(up.groups[0])) > 1
+        assert trees(searched(tmp_path / "run", *flags)) == trees(local)
+        assert len(trees(local)) == 4
+        for strategy in ("ets", "rebase"):
+            check_what_the_cache_holds("vllm", up.addresses["policy"], strategy, block_tokens=32)
+    assert not members(up.groups[0])
+    assert up.kv == up.planned_kv
+
+
+def test_a_server_killed_in_the_middle_of_a_search_is_started_again_and_no_tree_changes(
+    local: Path, tmp_path: Path
+) -> None:
+    run, said = tmp_path / "run", tmp_path / "said"
+    words = ["search", *SEARCH, *engine_flags("vllm", "policy"), "--up", "--out", str(run)]
+    waves = random.Random(1).randint(1, 12)
+    with said.open("w") as output, subprocess.Popen(command_of(*words), stdout=output, stderr=output) as search:
+        while _waves(run) < waves:
+            assert search.poll() is None, said.read_text()
+            time.sleep(0.01)
+        [first] = groups_of(search.pid)
+        os.kill(first, signal.SIGKILL)
+        assert search.wait() == 0, said.read_text()
+    assert "the policy server ended with signal SIGKILL; it is started again" in said.read_text()
+    finished = [event.question for event in read_events(run) if isinstance(event, QuestionFinished)]
+    assert len(finished) == len(set(finished)) == 4
+    assert trees(run) == trees(local) and not members(first)
+
+
+def _waves(run: Path) -> int:
+    """Return how many waves a run has recorded."""
+    try:
+        return (run / FILE_NAME).read_text(encoding="utf-8").count('"kind":"wave_done"')
+    except OSError:
+        return 0
