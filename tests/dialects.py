@@ -210,6 +210,7 @@ def _generate(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
         "cached_tokens": len(prompt) - 1,
         "completion_tokens": len(tokens),
         "finish_reason": finish,
+        "weight_version": "default",
         "output_token_logprobs": [[logprob, token, None] for logprob, token in zip(logprobs, tokens, strict=True)],
     }
     return 200, {"text": manner.tokenizer.decode(tokens), "output_ids": tokens, "meta_info": meta}
