@@ -15,6 +15,11 @@ from tests.fake_policy import FakeModel
 BASE = "/models/zoo/seedling"
 
 
+def differs(solution: str) -> float:
+    """Reward responses differently, whatever they say: short ones too give a signal."""
+    return sum(map(ord, solution)) % 11 / 10
+
+
 class LoraServer(FakeModel):
     """The fake model of a loopback server, with adapters by name. `history` tells what was loaded and unloaded."""
 
@@ -67,10 +72,10 @@ class LoraServer(FakeModel):
         return 200, "Success"
 
     def draw(self, seed: int, prompt: Sequence[int], written: Sequence[int]) -> tuple[int, float]:
-        """Draw a token at temperature 1 with the model that was asked."""
+        """Draw a token with the model that was asked, hotter than it is: short responses would all be the same."""
         path = (*prompt, *written)
         with torch.inference_mode():
             logprobs_V = torch.log_softmax(self._asked.model(torch.tensor([path])).logits[0, -1], dim=-1)
         generator = torch.Generator().manual_seed(hash((seed, len(written))) % 2**63)
-        token = int(torch.multinomial(logprobs_V.exp(), 1, generator=generator))
+        token = int(torch.multinomial((logprobs_V / 4).exp(), 1, generator=generator))
         return token, float(logprobs_V[token])

@@ -23,11 +23,12 @@ SMALL: dict[str, Any] = {
     "task.grade": 2,
     "task.questions": 12,
     "search.width": 4,
-    "search.total_tokens": 60,
+    "search.total_tokens": 16,
     "train.method": "lora",
     "train.lora_rank": 4,
     "train.updates": 2,
     "train.questions": 2,
+    "train.rewards": {"tests.lora_server:differs": 1.0},
     "train.learning_rate": 3e-3,
     "train.checkpoint_every": 1,
 }
