@@ -124,6 +124,21 @@ class QuestionFinished:
 
 
 @dataclass(frozen=True)
+class ServerUse:
+    """What one server did with its KV cache during a session; None stands for what it does not publish.
+
+    `prefix_tokens` of prompts were looked up in its prefix cache, `prefix_hits` of them found there. A server of vLLM
+    that others ask at the same time counts their prompts too.
+    """
+
+    address: str
+    kv_tokens: Count | None = None
+    prefix_tokens: Count | None = None
+    prefix_hits: Count | None = None
+    preemptions: Count | None = None
+
+
+@dataclass(frozen=True)
 class Session:
     """What one process did for the run: seconds of search, model calls, questions finished.
 
@@ -139,6 +154,7 @@ class Session:
     kv_bytes_per_token: Count
     peak_kv_tokens: Count = 0
     kv_as_held: bool = False
+    servers: tuple[ServerUse, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def engine_flags(engine: str, *roles: str) -> list[str]:
     folder = ROOT / f".venv-{engine}"
     if not (folder / ".shims").exists():
         pytest.fail(f"{engine} is not installed: `make {folder.name}/.shims` says why", pytrace=False)
-    told = [f"servers.{engine}_python={folder / 'bin' / 'python'}"]
+    told = [f"servers.{engine}_python={folder / 'bin' / 'python'}", "servers.start_seconds=3000"]
     told += [f"{role}.address=http://127.0.0.1:{free_port()}" for role in roles]
     return ["--backend", engine, *(word for setting in told for word in ("--set", setting))]
 

@@ -11,14 +11,17 @@ import pytest
 from palmette.backends.backend import Backend, TellsNotices, TellsTokens
 from palmette.backends.blocking import expand_all
 from palmette.backends.servers import client, health
+from palmette.backends.servers.dialect import ServerMetrics
 from palmette.backends.vllm import VllmDialect
 from palmette.errors import BackendError, ConfigError
-from palmette.events import Event, WaveDone
+from palmette.events import Event, RunStarted, ServerUse, Session, WaveDone
+from palmette.run.server_use import metrics_of, used
 from palmette.search.growth import Limits
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.strategies.best_of_n import BestOfN
 from palmette.search.strategies.ets import Ets, EtsSettings
+from palmette.search.summary import summarize
 from palmette.strategy import Strategy
 from palmette.tasks.task import Question
 from tests.dialects import Fault, Manner, serving
@@ -256,3 +259,24 @@ def test_tokens_and_answers_are_counted_and_metrics_read() -> None:
         [metrics] = backend.server_metrics()
         assert metrics.kv_tokens == 35_412 and metrics.prefix_tokens is not None
         assert metrics.prefix_hits == metrics.prefix_tokens - 3  # One token of each of three prompts was new.
+
+
+def test_what_servers_counted_during_a_search_is_recorded_and_added_up() -> None:
+    before = [ServerMetrics("a", 10, 0.5, 100, 50, 1), ServerMetrics("b", None, None, 900, 800, None)]
+    after = [ServerMetrics("a", 10, 0.0, 300, 200, 4), ServerMetrics("b", None, None, 60, 30, None)]
+    use = used(before, after)
+    assert use == (ServerUse("a", 10, 200, 150, 3), ServerUse("b", None, 60, 30, None))  # b was started again.
+    assert used([], after)[0] == ServerUse("a", 10, 300, 200, 4) and used(before, []) == ()
+    session = Session(1.0, 2, 0, 1, 4, servers=use)
+    summary = summarize([RunStarted("1", {}), session, replace(session, servers=())])
+    assert summary.server_hit_share == 180 / 260 and summary.server_preemptions == 3
+    alone = summarize([RunStarted("1", {}), replace(session, servers=())])
+    assert alone.server_hit_share is None and alone.server_preemptions is None
+
+
+def test_a_backend_that_is_no_server_and_a_server_that_does_not_answer_have_no_metrics() -> None:
+    assert metrics_of(InProcess()) == []
+    with serving(Manner("vllm")) as [server], backend_of(server) as backend:
+        assert metrics_of(backend)[0].kv_tokens == 1280
+        server.manner.dialect = "openai"  # It has no such page any more.
+        assert metrics_of(backend) == []

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,6 +19,7 @@ from palmette.launch.command import ServerCommand
 from palmette.launch.faults import start_fault
 from palmette.launch.fleet import Fleet
 from palmette.launch.process import ServerProcess, members
+from tests.command import palmette
 from tests.dialects import Manner, serving
 from tests.programs import fake_program
 
@@ -196,3 +199,44 @@ def test_a_server_that_does_not_come_back_is_told_with_its_reason(tmp_path: Path
         asked.environment["FAKE_SERVER"] = json.dumps({"fails": "CUDA out of memory"})  # type: ignore[index]
         os.kill(started.processes[0].pid, signal.SIGKILL)
         told.until("ran out of memory")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_keeps_servers_up_until_it_is_ended_and_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
+    told = [
+        f"servers.vllm_python={fake_program(tmp_path)}",
+        f"policy.address=http://127.0.0.1:{ask.free_port()}",
+        "reward.model=null",
+    ]
+    settings = [word for setting in told for word in ("--set", setting)]
+    words = [sys.executable, "-m", "palmette", "up", "--backend", "vllm", *settings, "--out", str(tmp_path / "run")]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAKE_SERVER": '{"child": true}'},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # Tests in the background inherit none.
+    ) as command:  # fmt: skip
+        assert command.stderr is not None
+        said = [next(command.stderr)]
+        while "all servers are ready" not in said[-1]:
+            said.append(next(command.stderr))
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(command.pid)], capture_output=True, text=True)
+        group = next(pid for pid in map(int, listed.stdout.split()) if os.getpgid(pid) == pid)
+        assert len(members(group)) == 2
+        command.send_signal(number)
+        said += command.stderr.readlines()
+        assert command.wait() == 0
+    assert "stopping the servers that were started here" in said[-1] and not members(group)
+    assert "serve" in (tmp_path / "run" / "servers" / "policy.log").read_text(encoding="utf-8")
+
+
+def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path: Path) -> None:
+    done = palmette(
+        "up", "--dry-run", "--backend", "sglang", "--policy", "peiyi9979/mistral-7b-sft", "--strategy", "ets",
+        "--reward", "peiyi9979/math-shepherd-mistral-7b-prm", "--devices", "2x24GiB", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("1. reward on cuda:1: CUDA_VISIBLE_DEVICES=1 python -m sglang.launch_server")
+    assert second.startswith("2. policy on cuda:0: CUDA_VISIBLE_DEVICES=0 python -m sglang.launch_server")
+    assert "--mem-fraction-static 0.85" in first and not list(tmp_path.iterdir())
+    refused = palmette("up", "--backend", "sglang", "--devices", "1x24GiB", cwd=tmp_path)
+    assert refused.returncode == 2 and "memory.devices is 1x24GiB, and this machine has no GPU" in refused.stderr

@@ -179,6 +179,8 @@ def _show(folder: Path, *, as_json: bool) -> None:
         console = Console()
         console.print(answers_table(summary))
         console.print(_tokens_line(summary), highlight=False, markup=False, soft_wrap=True)
+        if summary.server_hit_share is not None:
+            console.print(_servers_line(summary), highlight=False, markup=False, soft_wrap=True)
         if summary.out_of_room:
             print(
                 f"{summary.out_of_room} of {summary.questions} trees ended because their part of search.kv_budget "
@@ -187,6 +189,14 @@ def _show(folder: Path, *, as_json: bool) -> None:
             )
         print(f"run     {one_line_path(folder)}\nreport  {one_line_path(page)}")
     write_page(compare([folder], rejudging(trusted=True)), page)
+
+
+def _servers_line(summary: "Summary") -> str:
+    """Say what the servers did with their KV caches, by their own counts."""
+    looked_up = sum(use.prefix_tokens or 0 for use in summary.servers)
+    told = f"servers: {summary.server_hit_share:.1%} of {format_count(looked_up)} prompt tokens found in their caches"
+    preemptions = summary.server_preemptions
+    return told if preemptions is None else f"{told}, {count_of(preemptions, 'preemption')}"
 
 
 def _tokens_line(summary: "Summary") -> str:

@@ -23,15 +23,18 @@ function withInterval(row, vote) {
 
 function showTable() {
   const headings = ["strategy", "width", "questions", "one leaf", "best", "majority", "weighted", "any leaf", "best_of_n, same tokens", "tokens", "KV mean", "KV peak", "KV unshared", "seconds"];
+  const onServers = rows.some((row) => row.server_hit_share !== null);
+  if (onServers) headings.push("servers' cache hits", "preemptions");
   const lines = rows.map((row) => [
     row.strategy, String(row.width), count(row.questions),
     share(row.single), ...["best", "majority", "weighted"].map((vote) => withInterval(row, vote)), share(row.any), share(row.bon_same_tokens),
     count(row.generated_tokens), count(row.mean_kv_tokens), count(row.peak_kv_tokens), count(row.peak_separate_kv_tokens), row.seconds.toFixed(1),
+    ...(onServers ? [share(row.server_hit_share), row.server_preemptions === null ? "" : count(row.server_preemptions)] : []),
   ]);
   byId("table").append(tableOf(headings, lines));
   const seeds = Math.max(...rows.map((row) => row.seeds));
   const measured = curves.length
     ? `best_of_n, same tokens: the accuracy of best_of_n (${joined([...new Set(rows.map((row) => row.vote))])} vote) with as many branches as generate the row's number of tokens, interpolated between measured points; blank outside of their range.`
     : "There is no best_of_n run to compare with at the same number of tokens.";
-  byId("table-note").textContent = `Accuracy with its 95% interval${seeds > 1 ? `, ${seeds} seeds pooled` : ""}. One leaf: a leaf taken at random. Any leaf: at least one leaf is correct, the most a vote can reach. Tokens are generated tokens of a question, pruned branches included. KV counts the tokens that the cache holds for one question's tree at the end of a wave, each distinct prefix once, so that equal steps count once: mean over waves, and peak of the largest tree; unshared is the peak if every branch kept its own copy of its path. ${measured}`;
+  byId("table-note").textContent = `Accuracy with its 95% interval${seeds > 1 ? `, ${seeds} seeds pooled` : ""}. One leaf: a leaf taken at random. Any leaf: at least one leaf is correct, the most a vote can reach. Tokens are generated tokens of a question, pruned branches included. KV counts the tokens that the cache holds for one question's tree at the end of a wave, each distinct prefix once, so that equal steps count once: mean over waves, and peak of the largest tree; unshared is the peak if every branch kept its own copy of its path. ${onServers ? "Servers' cache hits: the share of prompt tokens that the policy's servers found in their prefix caches, by their own counts. " : ""}${measured}`;
 }

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palmette.search.curve import Point, at_tokens
@@ -16,7 +16,7 @@ COLUMNS = (
     *(f"{vote}{part}" for vote in VOTES for part in ("", "_low", "_high")),
     "single", "any", "bon_same_tokens", "generated_tokens", "mean_kv_tokens", "peak_kv_tokens",
     "peak_separate_kv_tokens", "mean_kv_bytes", "peak_kv_bytes", "policy_calls", "reward_calls", "seconds",
-    "questions_per_second",
+    "questions_per_second", "server_hit_share", "server_preemptions",
 )  # fmt: skip
 SHOWN = {
     "strategy": "strategy", "width": "width", "single": "one leaf", "best": "best", "majority": "majority",
@@ -66,7 +66,7 @@ def pooled_rows(summaries: Iterable[Summary], curves: Curves) -> list[Row]:
     """
     groups: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
-        same = {key: value for key, value in summary.config.items() if key not in ("seed", "out", "memory")}
+        same = {key: value for key, value in summary.config.items() if key not in ("seed", "out", "memory", "servers")}
         seeds = groups.setdefault(json.dumps(same, sort_keys=True), {})
         known = seeds.get(summary.config["seed"])
         if known is None or known.questions < summary.questions:
@@ -126,6 +126,7 @@ def _row(group: list[Summary], name: str, points: Sequence[Point]) -> Row:
     def mean(value: Callable[[Summary], float]) -> float:
         return sum(value(summary) * summary.questions for summary in group) / max(1, questions)
 
+    together = replace(group[0], servers=tuple(use for summary in group for use in summary.servers))
     kv_tokens = mean(lambda summary: summary.mean_kv_tokens)
     peak = max(summary.peak_kv_tokens for summary in group)
     generated_tokens = mean(lambda summary: summary.generated_tokens)
@@ -147,6 +148,8 @@ def _row(group: list[Summary], name: str, points: Sequence[Point]) -> Row:
         "reward_calls": sum(summary.reward_calls for summary in group),
         "seconds": seconds,
         "questions_per_second": sum(summary.timed_questions for summary in group) / seconds if seconds else 0.0,
+        "server_hit_share": together.server_hit_share,
+        "server_preemptions": together.server_preemptions,
     }
     for vote in VOTES:
         pooled = _pool([summary.votes[vote] for summary in group if vote in summary.votes])

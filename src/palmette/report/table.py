@@ -57,6 +57,8 @@ def summary_values(summary: Summary) -> dict[str, Any]:
             "seconds": summary.seconds,
             "policy_calls": summary.policy_calls,
             "reward_calls": summary.reward_calls,
+            "server_hit_share": summary.server_hit_share,
+            "server_preemptions": summary.server_preemptions,
         },
         "config": summary.config,
     }

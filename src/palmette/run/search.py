@@ -17,6 +17,7 @@ from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import planned_memory
 from palmette.run.folder import finished_questions, recorded_values
 from palmette.run.parts import Askable, Parts, check_questions, limits_of
+from palmette.run.server_use import metrics_of, used
 from palmette.run.watch import Watch
 from palmette.score.judge import Judge, load_judge
 from palmette.search.checked import calls_of, kv_bytes_per_token
@@ -143,7 +144,7 @@ def _search(
         return
     begun = time.monotonic()
     policy_calls, reward_calls = calls_of("backend", backend), calls_of("scorer", scorer) if scorer else 0
-    recorder = Recorder(write)
+    recorder, servers = Recorder(write), metrics_of(backend)
     with ExitStack() as stack:
         device = backend.device if isinstance(backend, OnDevice) else "cpu"
         if limit_device_memory(device, config.memory.inference_share):
@@ -184,6 +185,7 @@ def _search(
                     kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
                     kv_as_held=True,
+                    servers=used(servers, metrics_of(backend)),
                 )
             )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palmette.errors import RunError
-from palmette.events import Event, QuestionFinished, RunStarted, Session
+from palmette.events import Event, QuestionFinished, RunStarted, ServerUse, Session
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,20 @@ class Summary:
     reward_calls: int
     kv_bytes_per_token: int
     out_of_room: int = 0
+    servers: tuple[ServerUse, ...] = ()
+    """What each server of the policy did in each session."""
+
+    @property
+    def server_hit_share(self) -> float | None:
+        """The share of prompt tokens that servers found in their prefix caches; None where none tells."""
+        looked_up = sum(use.prefix_tokens or 0 for use in self.servers if use.prefix_hits is not None)
+        return sum(use.prefix_hits or 0 for use in self.servers) / looked_up if looked_up else None
+
+    @property
+    def server_preemptions(self) -> int | None:
+        """How often servers had to give up a running request's KV; None where none tells."""
+        told = [use.preemptions for use in self.servers if use.preemptions is not None]
+        return sum(told) if told else None
 
 
 def summarize(events: Iterable[Event]) -> Summary:
@@ -103,6 +117,7 @@ def summarize(events: Iterable[Event]) -> Summary:
         reward_calls=sum(session.reward_calls for session in sessions),
         kv_bytes_per_token=sessions[-1].kv_bytes_per_token if sessions else 0,
         out_of_room=sum(event.out_of_room for event in done),
+        servers=tuple(use for session in sessions for use in session.servers),
     )
 
 
