@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIMS = ROOT / "tests" / "server" / "shims"
-"""What the engines lack on a machine without CUDA."""
-
 _COMMANDS = {
     "vllm": ("-m", "vllm.entrypoints.cli.main", "serve", "{model}", "--dtype", "float32", "--enforce-eager",
              "--enable-prefix-caching", "--block-size", "32"),
@@ -50,8 +47,7 @@ def server(engine: str, model: str, log: Path, *flags: str) -> Iterator[str]:
         port = taken.getsockname()[1]
     words = [word.format(model=model) for word in _COMMANDS[engine]]
     command = [python_of(engine), *words, "--host", "127.0.0.1", "--port", str(port), *flags]
-    paths = [str(SHIMS), *filter(None, [os.environ.get("PALMETTE_SERVER_PYTHONPATH")])]
-    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": ""}  # That of these tests is not the servers'.
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, start_new_session=True)
     try:
