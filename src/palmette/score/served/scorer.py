@@ -9,7 +9,7 @@ from weakref import finalize
 from palmette.backends.backend import Message
 from palmette.backends.servers.client import Client
 from palmette.backends.servers.loop_thread import LoopThread
-from palmette.backends.servers.pool import Pool
+from palmette.backends.servers.pool import Ask, Pool
 from palmette.score.rows.row import Row, Rows, prompt_key
 from palmette.score.scorer import Candidate
 from palmette.score.served.reading import RewardDialect
@@ -54,15 +54,15 @@ class ServedScorer:
             Client(address, answer_seconds=answer_seconds, connections=in_flight + 1, role="reward")
             for address in addresses
         ]
-        self._test = rows.of([_TEST])
+        meet = partial(_meet, dialect, rows.of([_TEST]))
         rows.prompts.clear()
-        self._pool = Pool(self._clients, self._meet, return_seconds=return_seconds)
+        self._pool = Pool(self._clients, meet, return_seconds=return_seconds)
         self._places = asyncio.Semaphore(in_flight)
         self._loop = LoopThread(self._clients)
         self.close = finalize(self, self._loop.close)  # A scorer that is dropped ends its thread too.
         """Gives up all requests and closes all connections. Safe to call twice."""
         try:
-            limits = self._loop.wait_for(self._meet_all())
+            limits = self._loop.wait_for(_meet_all(meet, self._clients))
         except BaseException:
             self.close()
             raise
@@ -124,13 +124,16 @@ class ServedScorer:
         async with self._places:
             return await self._pool.run(question, partial(self._dialect.values, rows=rows))
 
-    async def _meet(self, client: Client) -> int | None:
-        limit = await self._dialect.meet(client)
-        await self._dialect.values(client, self._test)
-        return limit
 
-    async def _meet_all(self) -> list[int | None]:
-        return [await self._meet(client) for client in self._clients]
+async def _meet(dialect: RewardDialect, test: Sequence[Row], client: Client) -> int | None:
+    """Return the most tokens of a row on a server that is what it should be, and scores the test."""
+    limit = await dialect.meet(client)
+    await dialect.values(client, test)
+    return limit
+
+
+async def _meet_all(meet: Ask[int | None], clients: Sequence[Client]) -> list[int | None]:
+    return [await meet(client) for client in clients]
 
 
 class ServedGain:
