@@ -50,7 +50,7 @@ def search_rate(config: Config, sent: Sent | None = None) -> float:
             seconds = time.monotonic() - begun
     finally:
         Client.post = post  # type: ignore[method-assign]
-    return sum(result.generated_tokens for result in results) / seconds
+    return sum(result.tokens for result in results) / seconds
 
 
 async def plain_rate(sent: Sent, in_flight: int) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from palmette.event_log import FILE_NAME, read_events
 from palmette.events import QuestionFinished
 from palmette.launch.process import members
+from palmette.search.summary import summarize
 from tests.server.held import check_what_the_cache_holds
 from tests.server.started import SEARCH, Up, command_of, engine_flags, groups_of, searched, trees
 
@@ -19,7 +20,10 @@ def test_ets_on_vllm_that_up_starts_grows_the_trees_of_the_local_engine(local: P
     told = "servers.policy_flags=--block-size 32 --enable-prompt-tokens-details"
     with Up(*SEARCH, *flags, "--set", told, "--out", str(tmp_path / "up")) as up:
         assert len(up.groups) == 1 and len(members(up.groups[0])) > 1
-        assert trees(searched(tmp_path / "run", *flags)) == trees(local)
+        run = searched(tmp_path / "run", *flags)
+        assert trees(run) == trees(local)
+        summary = summarize(read_events(run))
+        assert summary.server_preemptions == 0 and 0 < (summary.server_hit_share or 0) < 1
         assert len(trees(local)) == 4
         for strategy in ("ets", "rebase"):
             check_what_the_cache_holds("vllm", up.addresses["policy"], strategy, block_tokens=32)

@@ -9,7 +9,7 @@ from palmette.config import load_config
 from palmette.errors import BudgetError, ConfigError
 from palmette.launch.run import planned_commands, with_addresses
 from palmette.planner.devices import Device
-from palmette.planner.host_servers import DRIFT_BYTES, PROCESS_BYTES
+from palmette.planner.host_servers import DRIFT_SHARE, PROCESS_BYTES
 from palmette.planner.lines import Plan
 from palmette.planner.run_plan import plan_run
 from palmette.zoo.catalog import ENTRIES
@@ -26,34 +26,34 @@ ETS = {
 }
 
 
-def host_plan(backend: str, free_bytes: int = 20 * GIB, **changed: Any) -> Plan:
-    told = {"policy.backend": backend, "reward.model": "seedling-prm", "reward.backend": backend, **changed}
+def host_plan(backend: str, changed: dict[str, Any] | None = None, free_bytes: int = 20 * GIB) -> Plan:
+    told = {"policy.backend": backend, "reward.model": "seedling-prm", "reward.backend": backend, **(changed or {})}
     host = Device("cpu", "cpu", 24 * GIB, free_bytes)
     return plan_run(load_config(None, told), devices=[host])[1]
 
 
 def test_kv_on_the_host_is_what_all_branches_in_flight_can_use_in_whole_blocks() -> None:
-    plan = host_plan("vllm", **{"search.width": 4, "search.total_tokens": 100, "task.questions": 3})
+    plan = host_plan("vllm", {"search.width": 4, "search.total_tokens": 100, "task.questions": 3})
     reward, policy = plan.servers
     assert plan.fits and (reward.role, policy.role) == ("reward", "policy")
     assert policy.kv_tokens == {"vllm": 2048}  # 3 questions x (a prompt of 256 and 4 x 100) = 1,968 tokens.
     assert reward.kv_tokens == {"vllm": 768}  # One question's 656.
     assert f"--kv-cache-memory-bytes {2048 * 6144}" in policy.commands["vllm"]
     assert "--runner pooling" in reward.commands["vllm"] and "--runner" not in policy.commands["vllm"]
-    budget = host_plan("vllm", **{"search.strategy": "ets", "search.kv_budget": "30MiB", "task.questions": 3})
+    budget = host_plan("vllm", {"search.strategy": "ets", "search.kv_budget": "30MiB", "task.questions": 3})
     assert budget.servers[-1].kv_tokens["vllm"] == 5120 >= 30 * 2**20 // 6144
 
 
 @pytest.mark.parametrize("free_gib", [7, 12, 20, 200])
 def test_sglang_has_its_kv_by_its_own_rule_also_where_others_take_memory_while_it_loads(free_gib: int) -> None:
-    plan = host_plan("sglang", free_gib * GIB)
+    plan = host_plan("sglang", free_bytes=free_gib * GIB)
     assert plan.fits
     free, sizes = free_gib * GIB, {"reward": 4_836_864, "policy": 4_836_864}
     for server in plan.servers:
         command, tokens = server.commands["sglang"], server.kv_tokens["sglang"]
         fraction = float(re.search(r"--mem-fraction-static ([\d.]+)", command)[1])  # type: ignore[index]
         before = free - PROCESS_BYTES["sglang"]
-        kv = before - DRIFT_BYTES - sizes[server.role] - (1 - fraction) * before
+        kv = (1 - DRIFT_SHARE) * before - sizes[server.role] - (1 - fraction) * before
         assert kv >= tokens * 6144 and f"--max-total-tokens {tokens}" in command
         held = [line.bytes for line in plan.devices[0].phases[0].lines if line.holder.startswith(server.role)]
         free -= sum(held)
@@ -61,7 +61,7 @@ def test_sglang_has_its_kv_by_its_own_rule_also_where_others_take_memory_while_i
 
 
 def test_what_stays_in_this_process_is_planned_beside_the_servers() -> None:
-    plan = host_plan("vllm", **{"reward.backend": "local", "search.strategy": "ets"})
+    plan = host_plan("vllm", {"reward.backend": "local", "search.strategy": "ets"})
     holders = {line.holder for phase in plan.devices[0].phases for line in phase.lines}
     assert [server.role for server in plan.servers] == ["policy"]
     assert {"process", "policy processes", "reward weights", "reward KV", "embedder weights"} <= holders

@@ -133,14 +133,12 @@ def test_a_program_that_is_not_there_is_told_with_the_setting_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    rest = ({}, "cpu", 1, 1, 1)
     for words, engine, told in (
         (("vllm", "serve", "m"), "vllm", "vllm is not found on the PATH: install vLLM, or set servers.vllm_python"),
         (("python", "-m", "sglang.launch_server"), "sglang", "python is not found on the PATH: install SGLang"),
         (("/nowhere/python", "-m", "vllm"), "vllm", "servers.vllm_python: there is no program /nowhere/python"),
     ):
-        environment, *planned = rest
-        made = ServerCommand("policy", engine, "m", "http://127.0.0.1:1", environment, words, *planned)  # type: ignore[arg-type]
+        made = ServerCommand("policy", engine, "m", "http://127.0.0.1:1", {}, words, "cpu", 1, 1, 1)
         with pytest.raises(ConfigError, match=told):
             ServerProcess(made, tmp_path / "log")
 

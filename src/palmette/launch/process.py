@@ -106,8 +106,8 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in arrived:
-        signal.raise_signal(number)
+    for one in arrived:
+        signal.raise_signal(one)
 
 
 def members(group: int) -> list[int]:

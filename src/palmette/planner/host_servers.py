@@ -23,10 +23,10 @@ PROCESS_BYTES = {"sglang": 1792 * 2**20, "vllm": 1344 * 2**20}
 """What the processes of a server on a CPU hold beside weights, KV and activations: three of SGLang 0.5.23, four of vLLM
 0.32. Measured as the drop of the machine's available memory."""
 
-DRIFT_BYTES = 512 * 2**20
+DRIFT_SHARE = 0.25
 """SGLang takes what is free after loading less a share of what was free before: what its own processes still import in
-between, and any other process takes, comes out of its KV cache. Measured: 150 MiB. The fraction leaves room for this
-much, and a cap on the tokens keeps SGLang from using it."""
+between (measured: 150 MiB), and what any other process takes (measured on a busy machine: 1.3 GiB), comes out of its KV
+cache. The fraction leaves this share of what is free for that, and a cap on the tokens keeps SGLang from using it."""
 
 BLOCK_TOKENS = 128
 """Tokens of one block of vLLM's KV cache on a CPU."""
@@ -57,9 +57,9 @@ def allocate_on_host(job: Job, placement: Placement, allocations: dict[Device, D
     servers: list[Server] = []
     before_bytes = 0
     for role in ("reward", "policy"):  # The policy's KV cache gets what is left.
-        model = models[role]
-        if model is None:
+        if role not in (*served, *inside):
             continue
+        model = served.get(role) or inside[role]
         left = host.left_bytes(job.inference_share)
         if role == "reward" and left is not None:
             left //= 4
@@ -148,8 +148,8 @@ def _server(
 
 
 def _fraction(model: Model, host: Device, tokens: int, before_bytes: int) -> float:
-    """Return SGLang's share of what it finds free, for weights, KV and drift, rounded up to 0.001."""
+    """Return SGLang's share of what it finds free: for weights and KV, rounded up to 0.001, and the drift."""
     free = host.free_bytes if host.free_bytes is not None else host.total_bytes or 0
     free -= before_bytes + PROCESS_BYTES["sglang"]
-    static = model.weight_bytes + tokens * model.kv_token_bytes + DRIFT_BYTES
-    return min(0.999, math.ceil(1000 * static / free) / 1000) if free > 0 else 0.999
+    static = model.weight_bytes + tokens * model.kv_token_bytes
+    return min(0.999, math.ceil(1000 * static / free) / 1000 + DRIFT_SHARE) if free > 0 else 0.999

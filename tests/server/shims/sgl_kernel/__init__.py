@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 
 class _Missing:
@@ -24,8 +24,6 @@ class _Missing:
 
 
 class _Module(ModuleType):
-    __path__: ClassVar[list[str]] = []
-
     def __getattr__(self, name: str) -> _Missing:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -37,7 +35,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if name.startswith(f"{__name__}.") else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _Module(spec.name)
+        module = _Module(spec.name)
+        module.__path__ = []  # It may have modules of its own.
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         pass
