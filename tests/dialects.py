@@ -49,6 +49,10 @@ class Manner:
     health: int = 200
     holds: threading.Event | None = None
     """Requests to write wait for this event, or until the client has gone."""
+    writes: str | None = None
+    """The path of requests to write, to which faults and waits apply; None for that of the dialect."""
+    routes: Callable[[str, Any], tuple[int, Any] | None] = lambda path, asked: None
+    """Routes that come before those of the dialect, by path and body; None for no answer."""
 
 
 class Dialect(ThreadingHTTPServer):
@@ -105,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, asked: Any) -> None:
         server, manner = self.server, self.server.manner
-        is_writing = self.path == WRITES[manner.dialect]
+        is_writing = self.path == (manner.writes or WRITES[manner.dialect])
         with server.lock:
             server.asked.append((self.path, asked))
             server.keys.append(self.headers["authorization"])
@@ -117,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             self._send(fault.status, fault.body, fault.declared_bytes)
             return
-        status, answer = _route(manner, self.path, asked, count)
+        status, answer = manner.routes(self.path, asked) or _route(manner, self.path, asked, count)
         self._send(status, answer.encode() if isinstance(answer, str) else json.dumps(answer).encode(), None)
 
     def _waits(self) -> bool:
@@ -206,6 +210,7 @@ def _generate(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
         "cached_tokens": len(prompt) - 1,
         "completion_tokens": len(tokens),
         "finish_reason": finish,
+        "weight_version": "default",
         "output_token_logprobs": [[logprob, token, None] for logprob, token in zip(logprobs, tokens, strict=True)],
     }
     return 200, {"text": manner.tokenizer.decode(tokens), "output_ids": tokens, "meta_info": meta}

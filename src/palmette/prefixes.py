@@ -43,7 +43,7 @@ class Prefixes:
             if found is None:
                 return self._new(current, tokens[start:], owner)
             known = self._tokens[found]
-            common = _common_length(known, tokens, start)
+            common = common_length(known, tokens, start)
             current = found if common == len(known) else self._split(found, common)
             start += common
         return current
@@ -111,7 +111,7 @@ class Prefixes:
         return above
 
 
-def _common_length(known: Sequence[int], tokens: Sequence[int], start: int) -> int:
+def common_length(known: Sequence[int], tokens: Sequence[int], start: int = 0) -> int:
     """Return how many tokens from `start` on equal the first ones of `known`."""
     if tokens[start : start + len(known)] == known:
         return len(known)

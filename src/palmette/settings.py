@@ -159,7 +159,8 @@ class RewardSettings(Settings):
     """The model that scores steps; null for none, `auto` for the one trained for the policy.
 
     `score` tells how: by a scalar head, by how much a causal language model expects the step, as a published model is
-    read by its `profile`, by how much more it expects the step than `small_model` does, or by another scorer.
+    read by its `profile`, by how much more it expects the step than `small_model` does, or by another scorer. With a
+    `backend` other than local the model is on the servers at `address`, the small one on those at `small_address`.
     """
 
     model: str | None = Field("auto", min_length=1)
@@ -174,6 +175,11 @@ class RewardSettings(Settings):
     batch_rows: int = Field(512, ge=1, le=65_536)
     kv_budget: Budget = None
     address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+    served_model: str | None = Field(None, min_length=1)
+    small_address: Annotated[tuple[str, ...], BeforeValidator(_addresses)] = ()
+    small_served_model: str | None = Field(None, min_length=1)
+    answer_seconds: float = Field(600.0, gt=0, le=86_400)
+    return_seconds: float = Field(0.0, ge=0, le=86_400)
 
     @property
     def is_served(self) -> bool:
@@ -291,7 +297,8 @@ class TrainSettings(Settings):
 
     `search.width` is the number of responses to a question, `search.total_tokens` their longest. `options` holds the
     algorithm's own settings, which it declares; in a file they stand beside the others. `critic` is `head`, a value
-    head on the policy's own body, or the name of a model.
+    head on the policy's own body, or the name of a model. Where servers generate, `server_ratio` tells what is done
+    about tokens that the learner finds more than `server_ratio_cut` times as likely as the server did.
     """
 
     algorithm: str = Field("grpo", min_length=1)
@@ -317,6 +324,8 @@ class TrainSettings(Settings):
     micro_batch_tokens: int = Field(4096, ge=1, le=_LARGEST_COUNT)
     gradient_checkpointing: bool = True
     sharing: Annotated[Literal["auto", "off", "packed", "depth_first"], BeforeValidator(_off_in_yaml)] = "auto"
+    server_ratio: Annotated[Literal["truncate", "mask", "off"], BeforeValidator(_off_in_yaml)] = "truncate"
+    server_ratio_cut: float = Field(2.0, ge=1, le=1000)
     reference: Literal["auto", "none", "host"] = "auto"
     rewards: dict[str, float] = Field(default_factory=lambda: {"judge": 1.0}, min_length=1)
     reward_seconds: float = Field(60.0, gt=0, le=86_400)

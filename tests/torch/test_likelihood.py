@@ -12,7 +12,7 @@ from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.likelihood import LikelihoodScorer
-from palmette.score.tree_scorer import GRID
+from palmette.score.values import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)
 OTHER = ({"role": "user", "content": "1+1"},)

@@ -15,8 +15,8 @@ from palmette.planner.run_plan import plan_run
 from palmette.run.parts import check_names, load_scorer
 from palmette.score.scorer import Candidate, KeepsPaths, PiecewiseScorer, ReadsPrompts
 from palmette.score.scorers.likelihood import LikelihoodScorer
-from palmette.score.scorers.likelihood_gain import SCALE, LikelihoodGainScorer
-from palmette.score.tree_scorer import GRID
+from palmette.score.scorers.likelihood_gain import LikelihoodGainScorer
+from palmette.score.values import GAIN_SCALE, GRID
 from tests.reward_models import newline_tokenizer, save, tiny
 from tests.torch.conftest import tiny_config
 from tests.torch.test_likelihood import ASKED, random_candidates, slow
@@ -44,7 +44,7 @@ def test_a_score_is_the_sigmoid_of_the_difference_of_mean_log_probabilities(
     for score, candidate in zip(scores, candidates, strict=True):
         gain = math.log(slow(policy, tokenizer, candidate)) - math.log(slow(small, tokenizer, candidate))
         # Each of the two means is rounded to the grid.
-        assert math.log(score / (1 - score)) == pytest.approx(SCALE * gain, abs=SCALE * (GRID + 2e-4))
+        assert math.log(score / (1 - score)) == pytest.approx(GAIN_SCALE * gain, abs=GAIN_SCALE * (GRID + 2e-4))
     assert min(scores) < 0.4 < 0.6 < max(scores)
     assert made(small, policy, tokenizer, 3).score(candidates[::-1])[::-1] == pytest.approx(
         [1 - score for score in scores], abs=1e-9

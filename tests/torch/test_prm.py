@@ -12,7 +12,7 @@ from palmette.memory.guard import GivesUpCache
 from palmette.memory.oom import TellsCacheFull
 from palmette.score.scorer import Candidate, ReadsPrompts
 from palmette.score.scorers.head import PrmScorer
-from palmette.score.tree_scorer import GRID
+from palmette.score.values import GRID
 
 ASKED = ({"role": "user", "content": "(3+4)*2"},)
 CANDIDATES = [

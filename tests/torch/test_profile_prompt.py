@@ -7,7 +7,7 @@ import pytest
 from palmette.errors import ConfigError
 from palmette.profiles.find import read_profile
 from palmette.profiles.profile import Profile
-from palmette.score.profile_prompt import Rendered, Renderer, question_of
+from palmette.score.rows.profile_prompt import Rendered, Renderer, question_of
 from tests.reward_models import (
     byte_level,
     llama_tokenizer,

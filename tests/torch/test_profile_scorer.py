@@ -15,10 +15,11 @@ from palmette.engine.tree_model import TreeModel
 from palmette.errors import BackendError, ConfigError
 from palmette.profiles.find import read_profile
 from palmette.run.parts import load_scorer
-from palmette.score import tree_scorer
-from palmette.score.profile_prompt import Renderer
+from palmette.score import tree_scorer, values
+from palmette.score.rows.profile_prompt import Renderer
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.profile import ProfileScorer
+from palmette.zoo.load_headed import load_reward_tokenizer
 from tests.reward_models import llama_tokenizer, newline_tokenizer, qwen_prm_tokenizer, save, shepherd_tokenizer, tiny
 
 Any_: Any = transformers
@@ -128,8 +129,8 @@ def paths(seed: int, waves: int = 3) -> list[list[Candidate]]:
 
 
 @torch.inference_mode()
-def slow_score(slow: Slow, profile: str, scorer: ProfileScorer, candidate: Candidate) -> float:
-    found = Renderer(read_profile(profile), scorer._tokenizer).render(QUESTION, candidate.steps)
+def slow_score(slow: Slow, profile: str, folder: str, candidate: Candidate) -> float:
+    found = Renderer(read_profile(profile), load_reward_tokenizer(folder)).render(QUESTION, candidate.steps)
     return slow(torch.tensor([found.tokens]), found.read_at[-1])
 
 
@@ -137,13 +138,13 @@ def slow_score(slow: Slow, profile: str, scorer: ProfileScorer, candidate: Candi
 def test_scores_on_the_engine_are_those_of_a_plain_forward_pass_over_the_whole_text(
     name: str, made: Callable[[str], tuple[str, Slow]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_scorer, "GRID", 2.0**-24)  # No rounding, and nothing is computed again alone.
+    monkeypatch.setattr(values, "GRID", 2.0**-24)  # No rounding, and nothing is computed again alone.
     monkeypatch.setattr(tree_scorer, "NARROW", 0.0)
     folder, slow = made(name)
     scorer = loaded(folder)
     seen = []
     for wave in paths(seed=3):
-        expected = [slow_score(slow, KINDS[name][0], scorer, candidate) for candidate in wave]
+        expected = [slow_score(slow, KINDS[name][0], folder, candidate) for candidate in wave]
         assert scorer.score(wave) == pytest.approx(expected, abs=1e-5)
         scorer.tree.cache.check_integrity()
         seen += expected
@@ -224,7 +225,7 @@ def test_a_profile_of_ones_own_is_a_file(made: Callable[[str], tuple[str, Slow]]
 
 
 def test_a_scalar_head_is_read_at_the_tag_of_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_scorer, "GRID", 2.0**-24)
+    monkeypatch.setattr(values, "GRID", 2.0**-24)
     monkeypatch.setattr(tree_scorer, "NARROW", 0.0)
     torch.manual_seed(9)
     tokenizer = qwen_prm_tokenizer()

@@ -262,11 +262,13 @@ def test_a_plan_says_of_each_role_whether_palmette_runs_it_today() -> None:
         "palmette runs the policy Qwen/Qwen2.5-7B inside one process: yes, in float32 (policy.dtype); by servers: "
         "yes, with sglang or vllm in bfloat16"
     )
-    assert reward.endswith("by servers: not yet, the commands start servers in bfloat16 for clients of your own")
+    assert reward.endswith("by servers: yes, with sglang or vllm in bfloat16")
     assert "inside one process: yes, in float32 (reward.dtype)" in reward
     assert job.reward is not None
     unknown = run_remarks(replace(job, reward=replace(job.reward, name="mine")))[1]
     assert "no, Qwen2ForProcessRewardModel is no class of transformers: it needs a reward.profile" in unknown
+    skywork = run_remarks(replace(job, reward=replace(job.reward, name="Skywork-o1-Open-PRM-Qwen-2.5-7B")))[1]
+    assert skywork.endswith("by servers: no, they do not load its head")
     assert run_remarks(job, ["vllm"])[0].endswith("by servers: yes, with vllm in bfloat16")
     others = {
         "openai/gpt-oss-20b": "no, its weights are stored in mxfp4",

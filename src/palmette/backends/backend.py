@@ -145,7 +145,7 @@ class TellsTokens(Protocol):
 
 @runtime_checkable
 class TellsNotices(Protocol):
-    """A backend that has something to tell before a search: what it cannot do, or does differently."""
+    """A backend or a scorer that has something to tell before a search: what it cannot do, or does differently."""
 
     notices: tuple[str, ...]
     """One line each."""

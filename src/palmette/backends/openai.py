@@ -67,8 +67,8 @@ class OpenaiDialect:
     async def meet(self, client: Client) -> Served:
         """Check the model, and that a prompt of token ids is read as such; see `Dialect`."""
         cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
-        self._names[client.address] = name = self._policy.name_on(client, {card.id: card.id for card in cards})
-        prompt = self._policy.test_tokens(special=False)
+        self._names[client.address] = name = self._policy.model.name_on(client, {card.id: card.id for card in cards})
+        prompt = self._policy.model.test_tokens(special=False)
         try:
             answer = await self._ask(client, Request(prompt, seed=1, max_tokens=1, stops=()))
         except ServerError:

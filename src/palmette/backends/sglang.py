@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from palmette.backends.servers.backend import ServedBackend
-from palmette.backends.servers.client import Client
+from palmette.backends.servers.client import Client, RefusedError, ServerError
 from palmette.backends.servers.dialect import (
     SHORT_SEEDS,
     TEST_TEXT,
@@ -13,6 +13,7 @@ from palmette.backends.servers.dialect import (
     Served,
     ServerMetrics,
     TokenId,
+    Weights,
     Written,
     read,
 )
@@ -37,11 +38,20 @@ class _Limits(BaseModel):
     served_model_name: str | None = None
 
 
+class _Card(BaseModel):
+    id: str
+
+
+class _Models(BaseModel):
+    data: list[_Card]
+
+
 class _Tokens(BaseModel):
     tokens: list[int]
 
 
 class _Meta(BaseModel):
+    weight_version: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[_Entry] = []
@@ -60,6 +70,7 @@ class SglangDialect:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.weights: Weights | None = None
         self.logprob_temperature = policy.settings.temperature or 1.0
         self._prefixes: dict[str, tuple[int, int]] = {}
         """Prompt tokens asked of each server, and how many of them it had cached."""
@@ -70,10 +81,12 @@ class SglangDialect:
         if not info.is_generation:  # To ask such a server to write ends it.
             raise ConfigError(f"{client.address} serves {info.model_path} as an embedding model: it writes no steps")
         limits = read(_Limits, await client.get("/server_info"), client, "/server_info")
-        self._policy.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
+        self._policy.model.name_on(client, {limits.served_model_name or info.model_path: info.model_path})
         asked = {"prompt": TEST_TEXT, "add_special_tokens": False}
         tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
-        self._policy.check_tokens(client, tokens, special=False)
+        self._policy.model.check_tokens(client, tokens, special=False)
+        if self.weights is not None:
+            await self.load(client, self.weights)
         return Served(limits.context_length or limits.max_req_input_len)
 
     async def write(self, client: Client, request: Request) -> Written:
@@ -85,12 +98,58 @@ class SglangDialect:
             "sampling_seed": request.seed % SHORT_SEEDS,
         }
         asked = {"input_ids": [*request.prompt], "sampling_params": sampling, "return_logprob": True}
-        answer = read(_Generated, await client.post("/generate", asked), client, "/generate")
+        answer = read(_Generated, await self._generated(client, asked), client, "/generate")
         meta = answer.meta_info
         looked_up, cached = self._prefixes.get(client.address, (0, 0))
         self._prefixes[client.address] = looked_up + meta.prompt_tokens, cached + meta.cached_tokens
         logprobs = [logprob for logprob, _, _ in meta.output_token_logprobs if logprob is not None]
-        return Written(answer.output_ids, logprobs)
+        is_whole = self.weights is not None and not self.weights.is_adapter
+        return Written(answer.output_ids, logprobs, meta.weight_version if is_whole else None)
+
+    async def _generated(self, client: Client, asked: dict[str, Any]) -> Any:
+        """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again."""
+        weights = self.weights
+        if weights is None or not weights.is_adapter:
+            return await client.post("/generate", asked)
+        asked = {**asked, "lora_path": weights.name}
+        try:
+            return await client.post("/generate", asked)
+        except RefusedError:
+            if weights.name in await self.versions(client):
+                raise
+        await self.load(client, weights)
+        return await client.post("/generate", asked)
+
+    async def load(self, client: Client, weights: Weights) -> None:
+        """Have a server load an adapter, or the whole model from its folder; see `TakesVersions`."""
+        if weights.name in await self.versions(client):
+            return
+        try:
+            if weights.is_adapter:
+                await client.tell("/load_lora_adapter", {"lora_name": weights.name, "lora_path": weights.folder})
+            else:
+                asked = {"model_path": weights.folder, "weight_version": weights.name}
+                await client.tell("/update_weights_from_disk", asked)
+        except RefusedError as error:
+            if weights.name in await self.versions(client):
+                return  # Another request has loaded it meanwhile.
+            flags = "with --enable-lora and a --max-lora-rank of train.lora_rank or more, and " * weights.is_adapter
+            raise ConfigError(
+                f"{error}. Training needs a server that was started {flags}so that it can read {weights.folder}"
+            ) from error
+        if weights.name not in await self.versions(client):
+            raise ServerError(f"{client.address} was given the weights {weights.name}, and does not list them")
+
+    async def versions(self, client: Client) -> set[str]:
+        """Return the names of adapters, and of the weights that a server has; see `TakesVersions`."""
+        info = read(_Info, await client.get("/model_info"), client, "/model_info")
+        cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
+        return {card.id for card in cards} | {info.weight_version or ""}
+
+    async def unload(self, client: Client, name: str) -> None:
+        """Have a server drop an adapter; see `TakesVersions`. Other weights have replaced each other."""
+        if self.weights is None or self.weights.is_adapter:
+            await client.tell("/unload_lora_adapter", {"lora_name": name})
 
     async def metrics(self, client: Client) -> ServerMetrics:
         """Read the size of the KV pool, and count what requests so far had cached; see `Dialect`."""

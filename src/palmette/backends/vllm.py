@@ -1,14 +1,16 @@
 """Writes steps on vLLM servers, by token ids over their OpenAI-compatible HTTP."""
 
 import re
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from palmette.backends.servers.backend import ServedBackend
-from palmette.backends.servers.client import Client
-from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Written, read
+from palmette.backends.servers.client import Client, RefusedError, ServerError
+from palmette.backends.servers.dialect import TEST_TEXT, Request, Served, ServerMetrics, TokenId, Weights, Written, read
 from palmette.backends.servers.identity import vllm_kv_tokens
 from palmette.backends.servers.policy import Policy, serve
+from palmette.errors import ConfigError
 from palmette.settings import PolicySettings
 
 
@@ -36,6 +38,7 @@ class _Choice(BaseModel):
 
 
 class _Completion(BaseModel):
+    model: str | None = None
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
@@ -49,25 +52,27 @@ class VllmDialect:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.weights: Weights | None = None
         self._names: dict[str, str] = {}
         """What each server calls the policy."""
 
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
         cards = read(_Models, await client.get("/v1/models"), client, "/v1/models").data
-        self._names[client.address] = name = self._policy.name_on(
+        self._names[client.address] = name = self._policy.model.name_on(
             client, {card.id: card.root or card.id for card in cards}
         )
         asked = {"model": name, "prompt": TEST_TEXT, "add_special_tokens": False}
         tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
-        self._policy.check_tokens(client, tokens, special=False)
+        self._policy.model.check_tokens(client, tokens, special=False)
+        if self.weights is not None:
+            await self.load(client, self.weights)
         return Served(next(card.max_model_len for card in cards if card.id == name))
 
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
         asked = {
             **self._policy.sampling(request.stops),
-            "model": self._names[client.address],
             "prompt": [*request.prompt],
             "max_tokens": request.max_tokens,
             "n": 1,
@@ -76,9 +81,47 @@ class VllmDialect:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        answer = read(_Completion, await client.post("/v1/completions", asked), client, "/v1/completions")
+        answer = read(_Completion, await self._completed(client, asked), client, "/v1/completions")
         choice = answer.choices[0]
-        return Written(choice.token_ids, choice.logprobs.token_logprobs)
+        version = answer.model if self.weights is not None else None
+        return Written(choice.token_ids, choice.logprobs.token_logprobs, version)
+
+    async def _completed(self, client: Client, asked: dict[str, Any]) -> Any:
+        """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again."""
+        weights = self.weights
+        if weights is None:
+            return await client.post("/v1/completions", {"model": self._names[client.address], **asked})
+        try:
+            return await client.post("/v1/completions", {"model": weights.name, **asked})
+        except RefusedError as error:
+            if error.status != 404 or weights.name in await self.versions(client):
+                raise
+        await self.load(client, weights)
+        return await client.post("/v1/completions", {"model": weights.name, **asked})
+
+    async def load(self, client: Client, weights: Weights) -> None:
+        """Have a server load an adapter under the name of the weights; see `TakesVersions`."""
+        if weights.name in await self.versions(client):
+            return
+        try:
+            await client.tell("/v1/load_lora_adapter", {"lora_name": weights.name, "lora_path": weights.folder})
+        except RefusedError as error:
+            if weights.name in await self.versions(client):
+                return  # Another request has loaded it meanwhile.
+            raise ConfigError(
+                f"{error}. Training needs a server that was started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, "
+                f"--enable-lora and a --max-lora-rank of train.lora_rank or more, and that can read {weights.folder}"
+            ) from error
+        if weights.name not in await self.versions(client):
+            raise ServerError(f"{client.address} was given the adapter {weights.name}, and does not list it")
+
+    async def versions(self, client: Client) -> set[str]:
+        """Return the names of all that a server has; see `TakesVersions`."""
+        return {card.id for card in read(_Models, await client.get("/v1/models"), client, "/v1/models").data}
+
+    async def unload(self, client: Client, name: str) -> None:
+        """Have a server drop an adapter; see `TakesVersions`."""
+        await client.tell("/v1/unload_lora_adapter", {"lora_name": name})
 
     async def metrics(self, client: Client) -> ServerMetrics:
         """Read the page for Prometheus; see `Dialect`."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from palmette.engine.kv_pool import BLOCK_TOKENS, KvPool, PoolFullError, slots_of
+from palmette.prefixes import common_length
 
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
@@ -244,10 +245,3 @@ class TreeCache:
             self.empty(node)
         if not self.pool.make_room(blocks):
             raise PoolFullError
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common prefix of two token sequences."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )

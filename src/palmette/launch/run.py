@@ -15,7 +15,7 @@ from palmette.planner.advice import refusal
 from palmette.planner.devices import detect_gpus
 from palmette.planner.run_plan import devices_of, plan_run
 from palmette.server_settings import LOGS
-from palmette.settings import Config
+from palmette.settings import Config, PolicySettings, RewardSettings
 
 
 def planned_commands(config: Config) -> list[ServerCommand]:
@@ -32,8 +32,9 @@ def with_addresses(config: Config, commands: list[ServerCommand]) -> Config:
     told: dict[str, object] = {}
     for command in commands:
         told |= {f"{command.role}.backend": command.engine, f"{command.role}.address": [command.address]}
-    if "return_seconds" not in config.policy.model_fields_set and config.servers.restarts:
-        told["policy.return_seconds"] = config.servers.start_seconds
+        settings: PolicySettings | RewardSettings = config.policy if command.role == "policy" else config.reward
+        if "return_seconds" not in settings.model_fields_set and config.servers.restarts:
+            told[f"{command.role}.return_seconds"] = config.servers.start_seconds
     return load_config(config, told, given_by="palmette up")
 
 

@@ -98,6 +98,8 @@ def _branching(config: Config, *, train: bool) -> tuple[int, int]:
     in_flight, training = config.search.questions_in_flight, config.train
     if not train:
         return config.search.width, min(in_flight, config.task.questions)
+    if config.policy.is_served:
+        return 1, 1  # Rollouts and evaluations hold nothing here.
     rollout = config.search.width, min(in_flight, training.questions)
     if not training.eval_every:
         return rollout
@@ -168,10 +170,11 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
 def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
     """Raise BudgetError where a search, or training, inside this process cannot fit; return for an unknown shape.
 
-    Nothing is refused for a policy on servers: what is left in this process, reward model and embedder, is not planned.
+    Nothing is refused for a search with its policy on servers: what is left here, reward model and embedder, is not
+    planned.
     Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
-    if config.policy.is_served:
+    if config.policy.is_served and not train:
         return
     devices = devices_of(config)
     gpus = [device for device in devices if device.kind == "cuda"]
@@ -193,9 +196,12 @@ def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
 def _job_in_process(config: Config, *, train: bool) -> Job:
     """Return the job of a search or of training inside this process, without what only `palmette plan` refuses.
 
-    An embedder may be on any device. A KV budget is refused only where it cannot hold a first step whatever the
-    prompts are: once the prompts are tokenized, the search itself compares it with the longest.
+    A reward model on servers holds nothing here. An embedder may be on any device. A KV budget is refused only where it
+    cannot hold a first step whatever the prompts are: once the prompts are tokenized, the search itself compares it
+    with the longest.
     """
+    if config.reward.is_served:
+        config = config.model_copy(update={"reward": config.reward.model_copy(update={"model": None})})
     job = job_of(config, train=train, served=False, may_build=False)
     budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
     tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
@@ -219,10 +225,10 @@ class PlannedMemory:
 def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
     """Return what a search, or training, in this process is planned to hold.
 
-    Nothing for a model of unknown shape, and for a policy on servers.
+    Nothing for a model of unknown shape, and for a search with its policy on servers.
     """
     devices = devices_of(config)
-    if config.policy.is_served:
+    if config.policy.is_served and not train:
         return PlannedMemory({})
     try:
         plan = plan_job(_job_in_process(config, train=train), devices)

@@ -6,7 +6,7 @@ from palmette import registry
 from palmette.planner.job import Job, Model
 from palmette.planner.models.families import FAMILIES
 from palmette.planner.servers import ENGINES
-from palmette.profiles.find import profile_for
+from palmette.profiles.find import profile_for, shipped_profiles
 
 
 def run_remarks(job: Job, backends: Collection[str] | None = None) -> list[str]:
@@ -26,7 +26,10 @@ def _remark(job: Job, role: str, model: Model, backends: Collection[str]) -> str
     if job.update is not None:
         return f"palmette trains with the {role} {model.name} inside this process: {inside}"
     served = [engine for engine in ENGINES if engine in backends]
-    if served and role == "policy":
+    name = profile_for(model.name) if role == "reward" else None
+    if name is not None and not shipped_profiles()[name].is_servable:
+        by_servers = "no, they do not load its head"
+    elif served:
         by_servers = f"yes, with {' or '.join(served)} in {_served_dtype(model)}"
     else:
         by_servers = f"not yet, the commands start servers in {_served_dtype(model)} for clients of your own"

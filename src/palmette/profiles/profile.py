@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 QUESTION = "{question}"
 
+SERVED_HEAD = "score"
+"""The head that stock servers load, by how the names of its tensors begin."""
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -68,6 +71,11 @@ class Profile(_Table):
     line_breaks: Literal["keep", "spaces"] = "keep"
     read_at: Literal["tag", "before_tag"] = "tag"
     read: Annotated[TokenReading | LabelReading | ValueReading, Field(discriminator="kind")]
+
+    @property
+    def is_servable(self) -> bool:
+        """Whether stock servers load what is read: a language model, or the head that they know."""
+        return self.read.kind == "tokens" or self.read.weights == SERVED_HEAD
 
     @model_validator(mode="after")
     def _consistent(self) -> "Profile":

@@ -38,7 +38,9 @@ _PARTS = (
 _SOURCE = {f"task.{key}" for key in ("name", "questions", "skip", "seed", "grade", "split")}
 """Settings that say which questions are asked."""
 
-_WHERE = {f"policy.{key}" for key in ("address", "served_model", "answer_seconds", "return_seconds")}
+_PLACES = ("address", "served_model", "answer_seconds", "return_seconds")
+_WHERE = {f"{role}.{key}" for role in ("policy", "reward") for key in _PLACES}
+_WHERE |= {"reward.small_address", "reward.small_served_model"}
 """Settings that say where the servers of a policy are: a run can go on with others of the same model."""
 
 

@@ -12,10 +12,12 @@ from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.own_parts import name_of, telling
 from palmette.planner.run_plan import kv_token_bytes, refuse_what_cannot_fit
 from palmette.score.scorer import Embedder, ReadsPrompts, Scorer, make_embedder, make_scorer
+from palmette.score.served.load import check_served, load_served
 from palmette.search.checked import context_tokens, kv_bytes_per_token, prompt_of
 from palmette.search.growth import Limits
 from palmette.settings import (
     LIKELIHOODS,
+    REWARD_SERVERS,
     SERVERS,
     Config,
     EmbedderSettings,
@@ -60,6 +62,7 @@ def check_names(config: Config, *, clusters: bool) -> None:
         check_model_name(config.reward.model, "reward", by_likelihood=config.reward.score in LIKELIHOODS)
         if config.reward.small_model is not None:
             check_model_name(config.reward.small_model, "reward", by_likelihood=True)
+    _check_reward_address(config.reward)
     if clusters and not registry.is_own("embedder", config.embedder.model):
         check_model_name(config.embedder.model, "embedder")
 
@@ -72,6 +75,23 @@ def _check_address(policy: PolicySettings) -> None:
             f"policy.address is set, and policy.backend is {policy.backend}: set that to one of {', '.join(SERVERS)}, "
             f"or leave the address out"
         )
+
+
+def _check_reward_address(reward: RewardSettings) -> None:
+    reads_model = reward.model is not None and reward.score in registry.built_ins("scorer")
+    if not reward.is_served:
+        for key in ("address", "small_address"):
+            if getattr(reward, key):
+                raise ConfigError(
+                    f"reward.{key} is set, and reward.backend is {reward.backend}: set that to one of "
+                    f"{', '.join(REWARD_SERVERS)}, or leave the address out"
+                )
+        return
+    if not reads_model:
+        return
+    if not reward.address:
+        raise ConfigError(f"reward.backend {reward.backend} needs reward.address, such as http://127.0.0.1:8001")
+    check_served(reward)
 
 
 def load_backend(settings: PolicySettings, kv_bytes: int | None = None) -> Backend:
@@ -96,6 +116,8 @@ def load_scorer(settings: RewardSettings) -> Scorer | None:
     """Return the scorer that `reward.score` names, None where it reads a model and the config names none."""
     if settings.model is None and settings.score in registry.built_ins("scorer"):
         return None
+    if settings.is_served and settings.score in registry.built_ins("scorer"):
+        return load_served(settings)
     return make_scorer(_built("scorer", settings.score, settings=settings))
 
 

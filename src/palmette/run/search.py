@@ -35,7 +35,7 @@ class Progress:
     """How far a search is: questions finished of all that can be asked, and tokens written by this process.
 
     `skipped` has the reason for each question that cannot be asked; with `task.unaskable` refuse there is none.
-    `notices` are what the backend has to tell before the search.
+    `notices` are what backend and scorer have to tell before the search.
     """
 
     done: int
@@ -136,7 +136,8 @@ def _search(
     backend, scorer = parts.backend, parts.scorer
     askable = askable or check_questions(config, task, backend, scorer)
     judge = judge_of(config, task)
-    notices = backend.notices if isinstance(backend, TellsNotices) else ()
+    told_by: tuple[object, ...] = (backend, scorer)
+    notices = tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
     told = _Told(len(done), len(askable.questions), askable.skipped, notices, listener)
     if told.done == told.total:
         told.say()

@@ -26,7 +26,7 @@ from palmette.run.training_checks import (
 )
 from palmette.search.result import SearchResult
 from palmette.settings import Config
-from palmette.tasks.task import Task
+from palmette.tasks.task import Question, Task
 from palmette.train.algorithms.algorithm import Algorithm
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.credit.credit import make_credit
@@ -36,11 +36,16 @@ from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCred
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.split import digest_of, training_data
 from palmette.train.samples import Sample
+from palmette.train.server_ratio import corrected
 from palmette.units import one_line
 
 if TYPE_CHECKING:
     from palmette.run.training_policy import TrainedPolicy
     from palmette.train.update.update_result import UpdateResult
+
+
+SERVED_WEIGHTS = "served_weights"
+"""The folder of a run in which servers find the present weights."""
 
 
 class TrainingRun(LearningRun):
@@ -81,7 +86,8 @@ class TrainingRun(LearningRun):
         from palmette.run.training_policy import TrainedPolicy
 
         config = self.config
-        self.model = self.policy = TrainedPolicy(config, checkpoint)
+        self.model = self.policy = TrainedPolicy(config, checkpoint, self.folder / SERVED_WEIGHTS, self._run)
+        self._stack.callback(self.policy.close)
         backend = self.policy.backend
         scorer = load_scorer(config.reward)
         embedder = load_embedder(config.embedder, config.reward.device) if self._needs_embedder else None
@@ -149,11 +155,12 @@ class TrainingRun(LearningRun):
         values = partial(self.policy.values, run_pieces=self._guarded("values"))
         return TrainingParts(
             order=QuestionOrder(self._questions, self.config.seed),
-            roll_out=self._rollouts,
+            roll_out=self._roll_out,
             rewards=self._rewards,
             credit=credit_for(self.config, algorithm, limit),
             reference=reference if settings.uses_reference else None,
             values=values if algorithm.critic else None,
+            compare=None if self.policy.published is None else self._compare,
             learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
@@ -162,6 +169,25 @@ class TrainingRun(LearningRun):
             peak_bytes=self._meter.peaks,
             record=self._record,
         )
+
+    def _roll_out(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
+        """Search questions with the policy as it is, on servers after they have its weights."""
+        self._publish()
+        return self._rollouts(questions, seed)
+
+    def _publish(self) -> None:
+        if self.policy.published is not None:
+            self.policy.published.publish(self.progress.update)
+
+    def _compare(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+        """Compare a server's log-probabilities with the learner's and correct the samples; with statistics."""
+        assert self.policy.published is not None
+        numbers, train = self.policy.published.numbers(), self.config.train
+        if train.server_ratio == "off":
+            return list(samples), numbers
+        own = self.policy.logprobs(samples, self._guarded("compare"))
+        changed, ratios = corrected(samples, own, train.server_ratio, train.server_ratio_cut)
+        return changed, {**numbers, **ratios}
 
     def preview(self) -> UpdateDone:
         """Return the first update as it would be, made up to the optimizer step: no weight changes."""
@@ -195,6 +221,7 @@ class TrainingRun(LearningRun):
         search, task = self._evaluations
         begun = time.monotonic()
         with self._phase("evaluation"):
+            self._publish()
             results = search(task.questions, self.config.seed)
         shares = [_correct_share(result) for result in results]
         mean = sum(shares) / len(shares)
@@ -215,7 +242,7 @@ class TrainingRun(LearningRun):
         generates = name in ("rollout", "evaluation")
         share = memory.inference_share if generates else memory.training_share
         # After a phase that generates, the weights are about to change.
-        with self._metered(name, share, free_cache=self.policy.backend.free_cache if generates else None):
+        with self._metered(name, share, free_cache=self.policy.free_cache if generates else None):
             yield
 
 

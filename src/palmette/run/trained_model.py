@@ -131,9 +131,13 @@ class TrainedModel:
 
     def save(self, folder: Path) -> None:
         """Write the model as a Hugging Face folder, or its adapter as PEFT does, with the tokenizer."""
+        self.save_weights(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_weights(self, folder: Path) -> None:
+        """Write the weights with their config: those of the model, or of its adapter."""
         with quiet():
             self.trained.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
 
 
 def _load_adapter(model: Any, folder: Path) -> None:

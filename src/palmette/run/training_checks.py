@@ -37,7 +37,7 @@ def check_training(config: Config) -> None:
     train, policy = config.train, config.policy
     algorithm = algorithm_of(config)
     credit = credit_of(config)
-    check_policy(policy, train)
+    check_policy(policy, train, may_be_served=True)
     if policy.temperature == 0:
         raise ConfigError(
             "policy.temperature is 0: all responses to a question would be the same, and none better than another. "
@@ -71,14 +71,35 @@ def check_training(config: Config) -> None:
     check_boards(train.log_to)
 
 
-def check_policy(policy: PolicySettings, train: TrainSettings) -> None:
-    """Raise ConfigError for a policy whose weights cannot be trained so."""
-    if policy.backend != "local":
-        raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local")
+def check_policy(policy: PolicySettings, train: TrainSettings, *, may_be_served: bool = False) -> None:
+    """Raise ConfigError for a policy whose weights cannot be trained so; `may_be_served` for who rolls out."""
+    if may_be_served and policy.backend in _TRAINED_ON:
+        _check_served(policy, train)
+    elif policy.backend != "local":
+        hint = f", or its rollouts from {' or '.join(_TRAINED_ON)}" if may_be_served else ""
+        raise ConfigError(f"policy.backend is {policy.backend}: training needs the policy in this process, local{hint}")
     if policy.quantize != "none":
         raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
     if policy.adapter is not None:
         _check_adapter(policy.adapter, train)
+
+
+_TRAINED_ON = ("vllm", "sglang")
+"""Servers that take new weights while they run."""
+
+
+def _check_served(policy: PolicySettings, train: TrainSettings) -> None:
+    """Raise ConfigError for rollouts that a server cannot give to training."""
+    if policy.backend == "vllm" and train.method == "full":
+        raise ConfigError(
+            "train.method is full, and vLLM takes new weights as adapters: set train.method to lora, or policy.backend "
+            "to sglang, or local"
+        )
+    if policy.backend == "vllm" and policy.temperature != 1:
+        raise ConfigError(
+            f"policy.temperature is {policy.temperature:g}, and vLLM's log-probabilities are those at 1: set it to 1, "
+            f"or policy.backend to sglang, or local"
+        )
 
 
 def _check_adapter(adapter: str, train: TrainSettings) -> None:
@@ -172,6 +193,8 @@ _MAY_CHANGE = {
         "eval_width", "stop_without_signal", "reward_seconds", "on_reward_error", "prompt_tokens",
         "micro_batch_tokens", "log_to",
     },
+    "policy": {"address", "served_model", "answer_seconds", "return_seconds"},
+    "reward": {"address", "served_model", "small_address", "small_served_model", "answer_seconds", "return_seconds"},
     "task": {"unaskable"},
     "sft": {"epochs"},
     "prm": {"epochs"},

@@ -1,17 +1,20 @@
-"""The policy of reinforcement learning: generates and learns with the same weights; its reference and its critic."""
+"""The policy of reinforcement learning: its learner, who generates for it, its reference and its critic."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.backends.local import make_backend
+from palmette.backends.local import LocalBackend, make_backend
+from palmette.backends.servers.backend import ServedBackend
 from palmette.errors import ConfigError
 from palmette.memory.guard import RunPieces
 from palmette.memory.offload import LayerLoader, streamed
 from palmette.memory.offload_copies import HostCopies
 from palmette.memory.offload_pages import MappedWeights
 from palmette.run.critic import Critic
+from palmette.run.parts import load_backend
+from palmette.run.published_weights import PublishedWeights
 from palmette.run.trained_model import TrainedModel
 from palmette.run.training_checks import algorithm_of
 from palmette.settings import Config
@@ -26,14 +29,17 @@ if TYPE_CHECKING:
 
 
 class TrainedPolicy(TrainedModel):
-    """A policy that generates and learns with the same weights: no second copy exists, nothing is transferred."""
+    """A policy that generates and learns with the same weights: no second copy exists, nothing is transferred.
 
-    def __init__(self, config: Config, checkpoint: Checkpoint | None) -> None:
+    Unless it is on servers: then these generate, and get new weights by way of `folder`.
+    """
+
+    def __init__(self, config: Config, checkpoint: Checkpoint | None, folder: Path, run: str) -> None:
         super().__init__(config, checkpoint)
         if config.train.uses_reference and config.train.method == "full" and self.model.device.type == "cpu":
             _check_reference(config)
-        kv_bytes = None if config.search.kv_budget is None else parse_bytes(config.search.kv_budget)
-        self.backend = make_backend(self.model, self.tokenizer, config.policy, kv_bytes)
+        self.published: PublishedWeights | None = None
+        self.backend = self._make_backend(folder, run)
         self._reference: Any = None
         algorithm = algorithm_of(config)
         loss = algorithm.loss()
@@ -43,6 +49,39 @@ class TrainedPolicy(TrainedModel):
         elif algorithm.critic:
             self.value_head = self._new_value_head()
         self._make_learner(loss=loss, policy_loss=algorithm.token_losses, temperature=config.policy.temperature)
+
+    def _make_backend(self, folder: Path, run: str) -> LocalBackend | ServedBackend:
+        settings = self._config.policy
+        if not settings.is_served:
+            kv_budget = self._config.search.kv_budget
+            kv_bytes = None if kv_budget is None else parse_bytes(kv_budget)
+            return make_backend(self.model, self.tokenizer, settings, kv_bytes)
+        # The adapter that training begins with is in the learner, and goes to the servers with the first weights.
+        backend = load_backend(settings.model_copy(update={"adapter": None}))
+        assert isinstance(backend, ServedBackend)
+        is_adapter = self._config.train.method == "lora"
+        self.published = PublishedWeights(backend, self.save_weights, folder, run, is_adapter=is_adapter)
+        return backend
+
+    def free_cache(self) -> None:
+        """Free the KV cache that generating has left in this process."""
+        if isinstance(self.backend, LocalBackend):
+            self.backend.free_cache()
+
+    def close(self) -> None:
+        """Take the weights off the servers, if they are there, and end the connections."""
+        if self.published is not None:
+            self.published.close()
+
+    def logprobs(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
+        """Return log-probabilities under the policy as it is."""
+        return response_logprobs(
+            self.trained,
+            samples,
+            micro_batch_tokens=self.most_tokens(samples),
+            sharing=self._config.train.sharing,
+            run_pieces=run_pieces,
+        )
 
     def values(self, samples: Sequence[Sample], run_pieces: RunPieces) -> list[tuple[float, ...]]:
         """Return what the critic expects before each response token."""

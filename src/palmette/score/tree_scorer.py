@@ -5,44 +5,23 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Message
-from palmette.backends.chat import encode_text, render
 from palmette.backends.local import context_tokens
-from palmette.engine.tree_cache import CacheNode, common_length
+from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
+from palmette.score import values
+from palmette.score.rows.row import ChatRows, PromptKey, Row, Rows, Tokens, prompt_key
 from palmette.score.scorer import Candidate
 from palmette.zoo.foreign import as_backend_error
 
-GRID = 1 / 64
-"""Model outputs are rounded to multiples of this, so that a score is the same whatever else is in the batch: the batch
-changes a logit by about 1e-5, which could change how a strategy breaks ties. As probabilities, two neighboring
-multiples differ by at most 1.6%."""
-
 NARROW = 1e-4
 """An output this close to a rounding border (midway between two multiples) is computed again alone; 1 in 80 is."""
-
-Tokens = tuple[int, ...]
-
-
-class Row(NamedTuple):
-    """All tokens of one candidate, prompt and steps, and how many of the last of them belong to its last step.
-
-    Where the last step changes the tokens of the text before it, it begins at the first token that it changes.
-    """
-
-    tokens: Tokens
-    step_tokens: int
-
-
-_PromptKey = tuple[tuple[str, str], ...]
-
 
 _Scored = dict[tuple[str, ...], tuple[Tokens, CacheNode]]
 """Cached tokens and cache node of each scored path of one question, by its steps; no steps for the prompt itself."""
@@ -54,6 +33,8 @@ class TreeScorer(ABC):
     Paths of a question that one call scored stay cached until the next call for that question, or until it is
     forgotten: a candidate that extends one of them is computed from its end on. Questions are told apart by their
     messages. A candidate longer than the model's context scores 0.
+
+    `rows` tells how candidates become tokens: as chat and plain text where it is None.
 
     A subclass turns model outputs into one number for each row (`_values`) and that number into a score (`_score`).
     """
@@ -68,18 +49,17 @@ class TreeScorer(ABC):
         *,
         batch_rows: int,
         kv_bytes: int | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self._name = f"the reward model, a {model.config.model_type}, cannot score"
-        self._tokenizer = tokenizer
+        self._rows = rows or ChatRows(tokenizer)
         self._batch_rows = batch_rows
         self._limit = context_tokens(model)
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self.tree = TreeModel(model, budget_bytes=kv_bytes)
         with as_backend_error(self._name):
             self.tree.check()
-        self._scored: dict[_PromptKey, _Scored] = {}
-        self._prompts: dict[_PromptKey, Tokens] = {}
-        """The tokens of the prompts of questions that are not forgotten: rendering one takes 0.6 to 1.3 ms."""
+        self._scored: dict[PromptKey, _Scored] = {}
 
     @property
     def calls(self) -> int:
@@ -114,12 +94,12 @@ class TreeScorer(ABC):
     def forget(self, messages: Sequence[Message]) -> None:
         """Free the cached paths of a question; see `KeepsPaths`."""
         key = prompt_key(messages)
-        self._prompts.pop(key, None)
+        self._rows.prompts.pop(key, None)
         self._drop_unless_kept(_nodes(self._scored.pop(key, {})))
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Raise ConfigError for messages that the reward model cannot be given; see `ReadsPrompts`."""
-        render(self._tokenizer, messages)
+        self._rows.check_prompt(messages)
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return the score of the last step of each candidate, in order. Raises BackendError if the model fails."""
@@ -136,7 +116,7 @@ class TreeScorer(ABC):
         finally:
             self._drop_unless_kept(nodes.values())
         found = {row: value for part in parts for row, value in part.items()}
-        return [0.0 if row is None else self._score(round(found[row] / GRID) * GRID) for row in rows]
+        return [0.0 if row is None else self._score(values.on_grid(found[row])) for row in rows]
 
     @torch.inference_mode()
     def _compute(self, nodes: Mapping[Row, CacheNode]) -> dict[Row, float]:
@@ -147,7 +127,7 @@ class TreeScorer(ABC):
                 with self.tree.threads():
                     found = self._values(nodes)
                 for row, value in found.items():
-                    if abs(value / GRID % 1 - 0.5) * GRID < NARROW:
+                    if abs(value / values.GRID % 1 - 0.5) * values.GRID < NARROW:
                         found[row] = self._value_alone(row, nodes[row])
         except BaseException:
             # The outputs at their tokens are lost with this call: empty the nodes, so that a retry computes them again.
@@ -170,24 +150,8 @@ class TreeScorer(ABC):
 
     def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
         """Return the row of each candidate, None if it is longer than the model's context."""
-        for candidate in candidates:
-            key = prompt_key(candidate.messages)
-            if key not in self._prompts:
-                self._prompts[key] = render(self._tokenizer, candidate.messages)
-        texts = {"".join(steps) for each in candidates for steps in (each.steps, each.steps[:-1])}
-        encoded = {text: self._text(text) for text in texts}
-        rows: list[Row | None] = []
-        for candidate in candidates:
-            steps, above = encoded["".join(candidate.steps)], encoded["".join(candidate.steps[:-1])]
-            ends = candidate.finished and self._tokenizer.eos_token_id is not None
-            tokens = (*self._prompts[prompt_key(candidate.messages)], *steps, *[self._tokenizer.eos_token_id] * ends)
-            row = Row(tokens, len(steps) + ends - common_length(steps, above))
-            rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
-        return rows
-
-    def _text(self, text: str) -> list[int]:
-        # As plain text: if the policy spells out a control token, it must not become that token.
-        return encode_text(self._tokenizer, text)
+        rows = self._rows.of(candidates)
+        return [None if self._limit is not None and len(row.tokens) > self._limit else row for row in rows]
 
     def _place(self, candidates: Sequence[Candidate], rows: Sequence[Row | None]) -> dict[Row, CacheNode]:
         """Return a cache node for each distinct row, below the node of its parent step if that was scored last.
@@ -195,7 +159,7 @@ class TreeScorer(ABC):
         Drops the other nodes of the questions asked about; what rows of this call build on stays cached.
         """
         cache, before = self.tree.cache, self._scored
-        scored: dict[_PromptKey, _Scored] = {}
+        scored: dict[PromptKey, _Scored] = {}
         placed: dict[Row, CacheNode] = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if row is None:
@@ -203,7 +167,8 @@ class TreeScorer(ABC):
             key = prompt_key(candidate.messages)
             paths, known = scored.setdefault(key, {}), before.get(key, {})
             if () not in paths:
-                prompt = self._prompts[key][: len(self._prompts[key]) - self.omitted_tokens]
+                whole = self._rows.prompts[key]
+                prompt = whole[: len(whole) - self.omitted_tokens]
                 paths[()] = known.get(()) or (prompt, cache.add_path(prompt))
             cached = row.tokens[: len(row.tokens) - self.omitted_tokens]
             if row not in placed:
@@ -230,8 +195,3 @@ class TreeScorer(ABC):
 
 def _nodes(paths: _Scored) -> set[CacheNode]:
     return {node for _, node in paths.values()}
-
-
-def prompt_key(messages: Sequence[Message]) -> _PromptKey:
-    """Return what tells questions apart: the roles and contents of their messages."""
-    return tuple((message["role"], message["content"]) for message in messages)

@@ -47,7 +47,8 @@ class TrainingParts:
 
     `roll_out` searches questions with a seed and returns the results in their order. `reference` returns
     log-probabilities under the reference policy, None where no KL divergence is asked for; `values` what a critic
-    expects before each token, None without one. `learning_rate` returns that of the next update, given the number of
+    expects before each token, None without one. `compare` corrects samples that a server generated, with statistics;
+    None where this process generates them. `learning_rate` returns that of the next update, given the number of
     updates done; `update` makes one optimizer step with it, and its last argument tells that the policy has not changed
     since it generated the samples. `phase` meters a block under a name and frees unused memory after it.
     """
@@ -58,6 +59,7 @@ class TrainingParts:
     credit: GivesCredit
     reference: Callable[[Sequence[Sample]], list[tuple[float, ...]]] | None
     values: Callable[[Sequence[Sample]], list[tuple[float, ...]]] | None
+    compare: Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, float]]] | None
     learning_rate: Callable[[int], float]
     update: Callable[[Sequence[Sample], float, bool], UpdateResult]
     evaluate: Callable[[int], Evaluated]
@@ -109,6 +111,10 @@ def next_update(
         groups, told = _roll_out(parts, settings, progress, seed, aggregate)
     used = [group for group in groups if group.has_signal] if parts.credit.most_draws > 1 else groups
     samples = _samples(parts, used[: settings.questions], timed)
+    if samples and parts.compare is not None:
+        with timed("compare"):
+            samples, compared = parts.compare(samples)
+        told |= compared
     results: list[UpdateResult] = []
     learning_rate = parts.learning_rate(progress.update)
     if samples and (parts.credit.pulls or any(any(sample.advantages) for sample in samples)):

@@ -55,6 +55,15 @@ def load_tokenizer_of_served(name: str) -> "tuple[PreTrainedTokenizerBase, Any, 
     return tokenizer_in(folder, name, "policy"), end_tokens, folder
 
 
+def load_tokenizer_of_reward(name: str, *, by_likelihood: bool) -> "tuple[PreTrainedTokenizerBase, Path]":
+    """Return tokenizer and local folder of a reward model whose weights a server has. No weight is read or downloaded.
+
+    Raises as `load_policy` does.
+    """
+    folder = local_folder(name, "reward", by_likelihood=by_likelihood, weights=False)
+    return tokenizer_in(folder, name, "reward"), folder
+
+
 def stored_dtypes(name: str) -> set[str]:
     """Return the dtypes in which a policy's files hold its weights, such as `float32`. Raises as `load_policy` does."""
     headers = [read_header(path) for path in weight_files(local_folder(name, "policy"))]

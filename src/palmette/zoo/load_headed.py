@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import nn
 
 from palmette.errors import BackendError
-from palmette.zoo.folder import read_header, weight_files
+from palmette.zoo.folder import read_header, read_json, weight_files
 from palmette.zoo.load import check_causal
 from palmette.zoo.load_model import load_model, local_folder, tokenizer_in
 
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 def load_reward_tokenizer(name: str) -> "PreTrainedTokenizerBase":
     """Return the tokenizer of a reward model; no weight is read. Raises as `load_policy` does."""
     return tokenizer_in(local_folder(name, "reward"), name, "reward")
+
+
+def is_sequence_classifier(name: str) -> bool:
+    """Tell whether a model's config says that its head scores whole sequences. Raises as `load_policy` does."""
+    architectures = read_json(local_folder(name, "reward") / "config.json").get("architectures")
+    return isinstance(architectures, list) and any("SequenceClassification" in str(each) for each in architectures)
 
 
 def load_token_reader(

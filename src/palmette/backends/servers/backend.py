@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.chat import render
 from palmette.backends.servers.client import Client
-from palmette.backends.servers.dialect import Dialect, Request, Served, ServerMetrics
+from palmette.backends.servers.dialect import Dialect, Request, Served, ServerMetrics, TakesVersions, Weights
 from palmette.backends.servers.loop_thread import LoopThread
 from palmette.backends.servers.pool import Pool
+from palmette.backends.servers.versions import drop_weights, use_weights
 from palmette.backends.servers.writer import StepWriter
 from palmette.backends.step_text import StepText
 
@@ -49,8 +50,8 @@ class ServedBackend:
         self._clients = [
             Client(address, answer_seconds=answer_seconds, connections=most_in_flight) for address in addresses
         ]
-        pool = Pool(self._clients, dialect.meet, return_seconds=return_seconds)
-        self._writer = StepWriter(dialect, pool, text, most_in_flight)
+        self._pool = Pool(self._clients, dialect.meet, return_seconds=return_seconds)
+        self._writer = StepWriter(dialect, self._pool, text, most_in_flight)
         self._numbers = count()
         self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
         self._landed: SimpleQueue[int] = SimpleQueue()
@@ -114,6 +115,23 @@ class ServedBackend:
     def server_metrics(self) -> list[ServerMetrics]:
         """Return what each server publishes of its KV cache, in the order of the addresses."""
         return [self._loop.wait_for(self._dialect.metrics(client)) for client in self._clients]
+
+    @property
+    def stale_steps(self) -> int:
+        """Steps so far that a server wrote with other weights than those of `use_weights`."""
+        return self._writer.stale_steps
+
+    def use_weights(self, weights: Weights) -> None:
+        """Have all servers write with these weights; see `versions.use_weights`. Nothing may be in flight."""
+        self._loop.wait_for(use_weights(self._versions(), self._clients, self._pool, weights))
+
+    def drop_weights(self, beginning: str) -> None:
+        """Take all weights whose names begin so off the servers, as far as these can be reached."""
+        self._loop.wait_for(drop_weights(self._versions(), self._clients, beginning))
+
+    def _versions(self) -> TakesVersions:
+        assert hasattr(self._dialect, "weights"), "training checks which servers take weights"
+        return cast(TakesVersions, self._dialect)
 
     async def _meet(self) -> list[Served]:
         """Ask every server who it is, and whether it gives the same sample for the same seed as itself and others."""

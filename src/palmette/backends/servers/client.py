@@ -1,7 +1,8 @@
 """One server over HTTP: pooled connections, time limits, bounded retries, every fault told in one line.
 
 BackendError
-└── ServerError   the server cannot be reached, gave up or talks nonsense: another one may do the same work
+├── ServerError    the server cannot be reached, gave up or talks nonsense: another one may do the same work
+└── RefusedError   the server refuses a request: others would refuse it too
 """
 
 import asyncio
@@ -39,15 +40,24 @@ class ServerError(BackendError):
     """A server that cannot be reached, gave up, or returned what cannot be read."""
 
 
+class RefusedError(BackendError):
+    """A request that a server refuses, with the status of its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class _PassingError(Exception):
     """A fault that may be gone at the next attempt."""
 
 
 class Client:
-    """Asks one server. Belongs to the event loop in which it is used first."""
+    """Asks one server, of which the settings of `role` tell. Belongs to the event loop in which it is used first."""
 
-    def __init__(self, address: str, *, answer_seconds: float, connections: int) -> None:
+    def __init__(self, address: str, *, answer_seconds: float, connections: int, role: str = "policy") -> None:
         self.address = address
+        self.role = role
         self._answer_seconds = answer_seconds
         self._connections = connections
         self._made: httpx2.AsyncClient | None = None
@@ -67,11 +77,15 @@ class Client:
         """Return the JSON of an answer.
 
         Connection errors and the statuses of a busy server are tried again, with pauses. Raises ServerError where
-        that does not help, BackendError where the server refuses the request: others would refuse it too.
+        that does not help, RefusedError where the server refuses the request: others would refuse it too.
         """
         data = await self._health.while_well(self._asked("POST", path, body))
         self.answers += 1
         return self._parsed(path, data)
+
+    async def tell(self, path: str, body: dict[str, Any]) -> None:
+        """Send what has no answer but that it was done. Raises as `post` does."""
+        await self._health.while_well(self._asked("POST", path, body))
 
     async def _look(self) -> None:
         """Raise ServerError if the server cannot be reached any more or says that it is ill; it may be slow to answer.
@@ -101,7 +115,8 @@ class Client:
                 told = str(error)
             except asyncio.TimeoutError:
                 raise ServerError(
-                    f"{self.address} did not answer {path} within {self._answer_seconds:g} s (policy.answer_seconds)"
+                    f"{self.address} did not answer {path} within {self._answer_seconds:g} s "
+                    f"({self.role}.answer_seconds)"
                 ) from None
         raise ServerError(f"{self.address} {told}, {_ATTEMPTS} times in a row")
 
@@ -119,7 +134,8 @@ class Client:
         except httpx2.TransportError as error:
             raise _PassingError(f"broke off at {path}: {_cause(error)}") from error
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise BackendError(f"policy.address {one_line(self.address, 200)}: {describe_error(error)}") from error
+            told = f"{self.role}.address {one_line(self.address, 200)}: {describe_error(error)}"
+            raise BackendError(told) from error
         if is_right:
             if len(data) > _MOST_ANSWER_BYTES:
                 raise ServerError(f"{self.address} answered {path} with more than {_MOST_ANSWER_BYTES} bytes")
@@ -128,7 +144,9 @@ class Client:
         if response.status_code in _PASSING:
             raise _PassingError(told)
         # A server that is being stopped answers 500 to all requests in flight; another one can take them.
-        raise (ServerError if response.status_code >= 500 else BackendError)(f"{self.address} {told}")
+        if response.status_code >= 500:
+            raise ServerError(f"{self.address} {told}")
+        raise RefusedError(f"{self.address} {told}", response.status_code)
 
     async def _read(self, response: "httpx2.Response", most_bytes: int) -> bytes:
         """Return the body, or its beginning: one more byte than `most_bytes` tells that there is more."""
@@ -172,7 +190,7 @@ def require_httpx() -> None:
     try:
         import httpx2  # noqa: F401
     except ImportError as error:
-        raise BackendError("policies on servers need httpx2: pip install 'palmette[servers]'") from error
+        raise BackendError("models on servers need httpx2: pip install 'palmette[servers]'") from error
 
 
 def _message(data: bytes) -> str:

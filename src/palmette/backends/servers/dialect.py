@@ -30,10 +30,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Written:
-    """What a server wrote: its tokens, with the one that made it stop, and a log-probability for each."""
+    """What a server wrote: its tokens, with the one that made it stop, and a log-probability for each.
+
+    `version` names the weights that it was written with, None where the server does not tell.
+    """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that a policy in training has at present: a folder with an adapter, or with the whole model.
+
+    Every change of them has a name of its own.
+    """
+
+    name: str
+    folder: str
+    is_adapter: bool
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,28 @@ class Dialect(Protocol):
 
     async def metrics(self, client: Client) -> ServerMetrics:
         """Return what the server publishes of its KV cache."""
+
+
+class TakesVersions(Dialect, Protocol):
+    """A kind of server whose weights can be replaced while it runs.
+
+    `weights` are those that it has to write with, None for the model that it was started with. A server that is met
+    again, after it was restarted say, is given them again.
+    """
+
+    weights: Weights | None
+
+    async def load(self, client: Client, weights: Weights) -> None:
+        """Have a server load these weights unless it has them, and check that it lists them.
+
+        Raises ConfigError if it was not started so that it can.
+        """
+
+    async def versions(self, client: Client) -> set[str]:
+        """Return the names of all weights that a server has."""
+
+    async def unload(self, client: Client, name: str) -> None:
+        """Have a server drop weights that it has."""
 
 
 Answer = TypeVar("Answer", bound=BaseModel)

@@ -1,18 +1,17 @@
-"""The policy that servers have to have: its tokenizer on this machine, and whether a server has the same model."""
+"""The policy on servers: its settings, its tokenizer on this machine, and the backend that asks for its steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from palmette.backends.servers.backend import ServedBackend
-from palmette.backends.servers.client import Client, require_httpx
-from palmette.backends.servers.dialect import TEST_TEXT, Dialect
+from palmette.backends.servers.client import require_httpx
+from palmette.backends.servers.dialect import Dialect
+from palmette.backends.servers.served_model import ServedModel
 from palmette.backends.step_text import StepText, end_tokens_of
 from palmette.errors import ConfigError
 from palmette.settings import PolicySettings
-from palmette.units import one_line
 
 
 @dataclass(frozen=True)
@@ -24,25 +23,12 @@ class Policy:
     end_tokens: frozenset[int]
     folder: str
 
-    def name_on(self, client: Client, served: Mapping[str, str]) -> str:
-        """Return the name by which a server has this policy; `served` has the model behind every name there.
-
-        With `policy.served_model` that name is the one; without it a name or its model has to be `policy.model`, its
-        folder, or a folder of the same name on another machine. Raises ConfigError if none is.
-        """
-        asked = self.settings.served_model
-        known = {self.settings.model, self.folder}
-        last = {PurePath(name).name.casefold() for name in known}
-        for name, model in served.items():
-            if name == asked if asked else not {name, model}.isdisjoint(known):
-                return name
-        for name, model in served.items():
-            if not asked and not {PurePath(name).name.casefold(), PurePath(model).name.casefold()}.isdisjoint(last):
-                return name
-        found = one_line(", ".join(served) or "no model", 200)
-        raise ConfigError(
-            f"{client.address} serves {found}, not {asked or self.settings.model}: set policy.model to the model that "
-            f"it serves, or policy.served_model to its name there if it is the same model"
+    @property
+    def model(self) -> ServedModel:
+        """The model that a server has to have."""
+        settings = self.settings
+        return ServedModel(
+            "policy.model", settings.model, "policy.served_model", settings.served_model, self.tokenizer, self.folder
         )
 
     def sampling(self, stops: Sequence[str]) -> dict[str, Any]:
@@ -57,22 +43,6 @@ class Policy:
             "stop": [*stops],
             "stop_token_ids": sorted(self.end_tokens),
         }
-
-    def test_tokens(self, *, special: bool) -> list[int]:
-        """Return the tokens of the test text, with or without special tokens around them."""
-        return list(self.tokenizer.encode(TEST_TEXT, add_special_tokens=special))
-
-    def check_tokens(self, client: Client, found: Sequence[int], *, special: bool) -> None:
-        """Raise ConfigError unless a server gives the test text the same tokens as the policy's own tokenizer."""
-        start = self.tokenizer.bos_token_id  # Some servers put one before every text, whatever the tokenizer says.
-        ours, theirs = (
-            tokens[1:] if tokens[:1] == [start] else tokens for tokens in (self.test_tokens(special=special), [*found])
-        )
-        if ours != theirs:
-            raise ConfigError(
-                f"the tokenizer at {client.address} gives a test text {len(theirs)} tokens, that of policy.model "
-                f"{self.settings.model} {len(ours)} other ones: serve and name the same model"
-            )
 
 
 def serve(settings: PolicySettings, dialect: Callable[[Policy], Dialect], kv_bytes_per_token: int) -> ServedBackend:

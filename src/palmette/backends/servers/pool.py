@@ -71,8 +71,7 @@ class Pool:
                 return await ask(server.client)
             except ServerError as error:
                 failures[server] = str(error)
-                server.is_checked = False
-                server.rests_until = self._clock() + REST_SECONDS
+                self._rest(server)
             finally:
                 server.in_flight -= 1
 
@@ -84,7 +83,9 @@ class Pool:
                     if server.is_checked or await self._is_back(server, failures):
                         return
                 await asyncio.sleep(LOOK_SECONDS)
-        waited = f", {self._return_seconds:g} s waited for (policy.return_seconds)" if self._return_seconds else ""
+        waited = ""
+        if self._return_seconds:
+            waited = f", {self._return_seconds:g} s waited for ({self._servers[0].client.role}.return_seconds)"
         if not failures:
             addresses = ", ".join(server.client.address for server in self._servers)
             raise BackendError(f"no server is left: {addresses} failed less than {REST_SECONDS:g} s ago{waited}")
@@ -99,6 +100,20 @@ class Pool:
             return False
         server.rests_until = 0.0
         return True
+
+    def leave_out(self, client: Client) -> None:
+        """Leave a server out for a while, as one that has failed."""
+        for server in self._servers:
+            if server.client is client:
+                self._rest(server)
+
+    def _rest(self, server: _Server) -> None:
+        server.is_checked = False
+        server.rests_until = self._clock() + REST_SECONDS
+
+    def forget(self, question: str) -> None:
+        """Forget which server has a question's prefix. Safe to call twice."""
+        self._home.pop(question, None)
 
     def _choose(self, question: str, failures: dict[_Server, str]) -> _Server | None:
         now = self._clock()

@@ -20,6 +20,8 @@ class StepWriter:
         self._pool = pool
         self._text = text
         self._places = asyncio.Semaphore(most_in_flight)
+        self.stale_steps = 0
+        """Steps of which a server said that it wrote them with other weights than those it has to have."""
 
     async def write(self, expansion: Expansion) -> Step:
         """Return the step of an expansion.
@@ -31,6 +33,7 @@ class StepWriter:
         stops = [expansion.step_end] if expansion.stop is None else [expansion.step_end, expansion.stop]
         tokens: list[int] = []
         logprobs: list[float] = []
+        is_stale = False
         async with self._places:
             while True:
                 begun = len(tokens)
@@ -46,12 +49,15 @@ class StepWriter:
                         f"the server wrote {len(written.tokens)} tokens with {len(written.logprobs)} log-probabilities "
                         f"for question {one_line(expansion.question, 80)}: expected one token or more, with one each"
                     )
+                weights = getattr(self._dialect, "weights", None)
+                is_stale |= weights is not None and written.version not in (None, weights.name)
                 tokens += written.tokens
                 logprobs += written.logprobs
                 for count in range(begun + 1, len(tokens) + 1):
                     ending = self._text.ending(expansion, tokens[:count])
                     if ending is not None:
                         finish, text = ending
+                        self.stale_steps += is_stale
                         temperature = self._dialect.logprob_temperature
                         return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature)
 

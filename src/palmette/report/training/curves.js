@@ -12,6 +12,7 @@ const FIGURES = [
   { title: "entropy", lines: ["entropy"], from: 0, note: "nats, mean of all tokens" },
   { title: "KL divergence", lines: ["kl"], note: "from the reference; 0 without one" },
   { title: "ratio before the clip", lines: ["ratio", "ratio_low", "ratio_high"], with: 1, note: "solid: mean; dashed: smallest and largest; 1 is exact" },
+  { title: "learner / server", lines: ["server_ratio", "server_ratio_low", "server_ratio_high"], with: 1, note: "probability of tokens: solid: mean; dashed: smallest and largest" },
   { title: "clipped", lines: ["clipped_share"], text: percent, from: 0, note: "share of tokens" },
   { title: "gradient norm", lines: ["gradient_norm"], from: 0, note: "before clipping" },
   { title: "learning rate", lines: ["learning_rate"], from: 0, exact: true, note: "" },

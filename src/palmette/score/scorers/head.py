@@ -6,12 +6,16 @@ Shapes: P rows, V outputs of the model for each.
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
-from palmette.score.tree_scorer import Row, TreeScorer
+from palmette.profiles.profile import SERVED_HEAD
+from palmette.score.rows.row import Row
+from palmette.score.tree_scorer import TreeScorer
+from palmette.score.values import sigmoid
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -41,16 +45,24 @@ class PrmScorer(TreeScorer):
         return outputs_PV[:, 0]
 
     def _score(self, value: float) -> float:
-        return float(torch.tensor(value, dtype=torch.float64).sigmoid())
+        return sigmoid(value)
 
 
 def load(settings: RewardSettings) -> PrmScorer:
-    """Return a scorer for `reward.model`, a token classifier with one label that is loaded into this process."""
+    """Return a scorer for `reward.model`, a classifier with one label that is loaded into this process.
+
+    It is one of tokens, or of sequences: that one is read at every step as if the text ended there.
+    """
     from palmette.zoo.load import load_reward
+    from palmette.zoo.load_headed import is_sequence_classifier, load_headed, load_reward_tokenizer
 
     assert settings.model is not None
-    options = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
-    model, tokenizer = load_reward(settings.model, **options)
+    options: dict[str, Any] = settings.model_dump(include={"adapter", "dtype", "quantize", "device"})
+    if is_sequence_classifier(settings.model):
+        tokenizer = load_reward_tokenizer(settings.model)
+        model = load_headed(settings.model, SERVED_HEAD, 1, tokenizer=tokenizer, **options)
+    else:
+        model, tokenizer = load_reward(settings.model, **options)
     kv_bytes = None if settings.kv_budget is None else parse_bytes(settings.kv_budget)
     return PrmScorer(model, tokenizer, batch_rows=settings.batch_rows, kv_bytes=kv_bytes)
 

@@ -5,7 +5,6 @@ A model that solves the task better than the policy gives mistakes a low likelih
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -13,7 +12,9 @@ import torch
 from palmette.engine.limits import scored_tokens
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import check_finite
-from palmette.score.tree_scorer import Row, Tokens, TreeScorer
+from palmette.score.rows.row import Row, Tokens
+from palmette.score.tree_scorer import TreeScorer
+from palmette.score.values import likelihood
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -56,7 +57,7 @@ class LikelihoodScorer(TreeScorer):
         return _log_probability(self.tree.run_alone(tokens[:-1], count), tokens[-count:]) / count
 
     def _score(self, value: float) -> float:
-        return math.exp(min(0.0, value))
+        return likelihood(value)
 
 
 def _log_probability(logits_TV: torch.Tensor, tokens: Tokens) -> float:

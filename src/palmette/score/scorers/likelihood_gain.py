@@ -6,7 +6,6 @@ over steps of different lengths the mean is biased. Nothing has to be trained.
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +15,13 @@ from palmette.memory.guard import RunPieces, run_whole
 from palmette.memory.oom import CacheFull
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.likelihood import LikelihoodScorer
+from palmette.score.values import gain
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
-SCALE = 4.0
-"""Steepness of the sigmoid. A step whose tokens the larger model finds e^0.25 times as likely each scores 0.73."""
-
 
 class LikelihoodGainScorer:
-    """The score is the sigmoid of SCALE times the difference of the mean log-probabilities of the step's tokens.
+    """The score is the sigmoid of GAIN_SCALE times the difference of the mean log-probabilities of the step's tokens.
 
     0.5 where both models expect the step alike, 0 where it does not fit the context of one of them.
     """
@@ -65,14 +62,7 @@ class LikelihoodGainScorer:
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
         """Return the same scores as `score`; the models run on pieces of the rows inside `run_pieces`."""
         large, small = (scorer.score_in_pieces(candidates, run_pieces) for scorer in self._scorers)
-        return [_gain(expected, before) for expected, before in zip(large, small, strict=True)]
-
-
-def _gain(large: float, small: float) -> float:
-    """Return the score for the geometric means of the probabilities that two models give to a step's tokens."""
-    if not large or not small:
-        return 0.0
-    return (1 + math.tanh(SCALE / 2 * (math.log(large) - math.log(small)))) / 2
+        return [gain(expected, before) for expected, before in zip(large, small, strict=True)]
 
 
 def load(settings: RewardSettings) -> LikelihoodGainScorer:

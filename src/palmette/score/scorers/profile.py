@@ -5,20 +5,16 @@ Shapes: P rows, V outputs of the model for each.
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from palmette.backends.backend import Message
-from palmette.engine.tree_cache import common_length
 from palmette.profiles.find import read_profile
 from palmette.profiles.profile import Profile
-from palmette.score.profile_prompt import Renderer, question_of
-from palmette.score.scorer import Candidate
+from palmette.score.rows.profile_prompt import Renderer
+from palmette.score.rows.profile_rows import ProfileRows
 from palmette.score.scorers.head import PrmScorer
-from palmette.score.tree_scorer import Row, Tokens, prompt_key
 from palmette.settings import RewardSettings
 from palmette.units import parse_bytes
 
@@ -40,42 +36,13 @@ class ProfileScorer(PrmScorer):
         batch_rows: int,
         kv_bytes: int | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, batch_rows=batch_rows, kv_bytes=kv_bytes)
-        self._renderer = renderer
+        super().__init__(model, tokenizer, batch_rows=batch_rows, kv_bytes=kv_bytes, rows=ProfileRows(renderer))
         self._good = _good_output(profile)
-
-    def check_prompt(self, messages: Sequence[Message]) -> None:
-        """Raise ConfigError for messages that the reward model cannot be given; see `ReadsPrompts`."""
-        self._renderer.check_question(question_of(messages))
 
     def _logit(self, outputs_PV: torch.Tensor) -> torch.Tensor:
         if self._good is None:
             return outputs_PV[:, 0]
         return outputs_PV[:, self._good] - outputs_PV[:, 1 - self._good]
-
-    def _encode(self, candidates: Sequence[Candidate]) -> list[Row | None]:
-        read: dict[tuple[str, tuple[str, ...]], Tokens] = {}
-
-        def tokens_of(question: str, steps: tuple[str, ...]) -> Tokens:
-            """Return the tokens up to where the last step is read."""
-            if (question, steps) not in read:
-                rendered = self._renderer.render(question, steps)
-                read[question, steps] = rendered.tokens[: rendered.read_at[-1] + 1]
-            return read[question, steps]
-
-        rows: list[Row | None] = []
-        for candidate in candidates:
-            question = question_of(candidate.messages) if candidate.question is None else candidate.question
-            key = prompt_key(candidate.messages)
-            if key not in self._prompts:
-                # What two different steps have in common: a first step may change the last tokens of the prompt.
-                first, second = tokens_of(question, ("0",)), tokens_of(question, ("x",))
-                self._prompts[key] = first[: max(1, common_length(first, second))]
-            tokens = tokens_of(question, candidate.steps)
-            above = tokens_of(question, candidate.steps[:-1]) if candidate.steps[1:] else self._prompts[key]
-            row = Row(tokens, len(tokens) - common_length(tokens, above))
-            rows.append(None if self._limit is not None and len(tokens) > self._limit else row)
-        return rows
 
 
 def _good_output(profile: Profile) -> int | None:

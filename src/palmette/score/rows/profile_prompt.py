@@ -10,8 +10,8 @@ from palmette.backends.backend import Message
 from palmette.backends.chat import control_tokens, encode_text
 from palmette.errors import BackendError, ConfigError
 from palmette.profiles.profile import Profile
-from palmette.score.profile_ids import TEST_STEP, MismatchError, encode, find_ids
-from palmette.score.profile_layout import Layout, Segment, tagged_parts
+from palmette.score.rows.profile_ids import TEST_STEP, MismatchError, encode, find_ids
+from palmette.score.rows.profile_layout import Layout, Segment, tagged_parts
 
 _NEUTRAL = "x"
 

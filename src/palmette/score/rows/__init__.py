@@ -1,0 +1,1 @@
+"""What reward models read: questions with their steps as tokens."""
