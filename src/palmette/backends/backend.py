@@ -14,6 +14,7 @@ __all__ = [
     "Expands",
     "Expansion",
     "Finish",
+    "Interruptible",
     "Message",
     "OnDevice",
     "StartsSteps",
@@ -21,6 +22,7 @@ __all__ = [
     "TakesWeights",
     "TellsNotices",
     "TellsTokens",
+    "Tokenizes",
     "check_length",
 ]
 
@@ -31,7 +33,8 @@ class Expansion:
 
     `prefix` holds all tokens from the prompt's first to the parent's last, and `seed` determines the sampled tokens.
     `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
-    after `max_tokens`, the solution with the model's end token or the text `stop`.
+    after `max_tokens`, the solution with the model's end token or the text `stop`. `temperature` and `top_p` are those of
+    the policy's settings where they are None.
     """
 
     question: str
@@ -42,6 +45,8 @@ class Expansion:
     node: int | None = None
     step_end: str = "\n"
     stop: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,25 @@ class TellsNotices(Protocol):
 
     notices: tuple[str, ...]
     """One line each."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A backend whose `finished` can be made to return before a step is done, so that others can be started."""
+
+    def interrupt(self) -> None:
+        """Have a `finished` that waits in another thread, or else the next one, return soon, perhaps with no step."""
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """A backend that has the policy's tokenizer: reads a prompt without a chat template, and spells tokens."""
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt as it is; no text in it becomes a control token."""
+
+    def spell(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token; a part of a character is U+FFFD."""
 
 
 @runtime_checkable

@@ -44,12 +44,14 @@ class VllmDialect:
     Log-probabilities are those before temperature and cuts: vLLM's default, `--logprobs-mode raw_logprobs`.
     """
 
-    logprob_temperature = 1.0
-
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._names: dict[str, str] = {}
         """What each server calls the policy."""
+
+    def logprob_temperature(self, temperature: float | None) -> float:
+        """Return 1: log-probabilities are those before temperature; see `Dialect`."""
+        return 1.0
 
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
@@ -65,7 +67,7 @@ class VllmDialect:
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
         asked = {
-            **self._policy.sampling(request.stops),
+            **self._policy.sampling(request),
             "model": self._names[client.address],
             "prompt": [*request.prompt],
             "max_tokens": request.max_tokens,

@@ -9,13 +9,16 @@ from typing import Any
 from weakref import finalize
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
-from palmette.backends.chat import render
+from palmette.backends.chat import encode_prompt, render, spell
 from palmette.backends.servers.client import Client
 from palmette.backends.servers.dialect import Dialect, Request, Served, ServerMetrics
 from palmette.backends.servers.loop_thread import LoopThread
 from palmette.backends.servers.pool import Pool
 from palmette.backends.servers.writer import StepWriter
 from palmette.backends.step_text import StepText
+
+_INTERRUPTED = -1
+"""What stands among the numbers of requests that are done where nothing is done, but `finished` shall return."""
 
 _TRIED_TOKENS = 8
 """How long the sample is that tells whether servers honor seeds."""
@@ -75,6 +78,18 @@ class ServedBackend:
         """Return the tokens of a prompt; see `Backend`. The tokenizer is this machine's copy of the policy's."""
         return render(self._tokenizer, messages)
 
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt without a template; see `Tokenizes`."""
+        return encode_prompt(self._tokenizer, text)
+
+    def spell(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token; see `Tokenizes`."""
+        return spell(self._tokenizer, tokens)
+
+    def interrupt(self) -> None:
+        """Have `finished` return at once; see `Interruptible`."""
+        self._landed.put(_INTERRUPTED)
+
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Take these expansions; see `StartsSteps`. Raises ConfigError, with none taken, if one may be too long."""
         for expansion in expansions:
@@ -98,6 +113,8 @@ class ServedBackend:
                 if isinstance(outcome, Exception):
                     raise outcome
                 done.append((expansion, outcome))
+            if _INTERRUPTED in numbers:
+                break
         if done and self.on_tokens is not None:
             self.on_tokens(sum(len(step.tokens) for _, step in done))
         return done

@@ -39,6 +39,8 @@ class StepWriter:
                     seed=_seed(expansion.seed, begun),
                     max_tokens=expansion.max_tokens - begun,
                     stops=stops,
+                    temperature=expansion.temperature,
+                    top_p=expansion.top_p,
                 )
                 written = await self._pool.run(expansion.question, partial(self._dialect.write, request=request))
                 if not written.tokens or len(written.tokens) != len(written.logprobs):
@@ -52,7 +54,7 @@ class StepWriter:
                     ending = self._text.ending(expansion, tokens[:count])
                     if ending is not None:
                         finish, text = ending
-                        temperature = self._dialect.logprob_temperature
+                        temperature = self._dialect.logprob_temperature(expansion.temperature)
                         return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature)
 
 
