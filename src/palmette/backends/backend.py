@@ -20,6 +20,7 @@ __all__ = [
     "StartsSteps",
     "Step",
     "TakesWeights",
+    "TellsKv",
     "TellsNotices",
     "TellsTokens",
     "Tokenizes",
@@ -33,8 +34,8 @@ class Expansion:
 
     `prefix` holds all tokens from the prompt's first to the parent's last, and `seed` determines the sampled tokens.
     `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
-    after `max_tokens`, the solution with the model's end token or the text `stop`. `temperature` and `top_p` are those of
-    the policy's settings where they are None.
+    after `max_tokens`, the solution with the model's end token or the text `stop`. `temperature` and `top_p` are those
+    of the policy's settings where they are None.
     """
 
     question: str
@@ -146,6 +147,15 @@ class TellsTokens(Protocol):
 
     on_tokens: "Callable[[int], None] | None"
     """Called with the number of tokens generated since the last call; None for no call."""
+
+
+@runtime_checkable
+class TellsKv(Protocol):
+    """A backend that knows how much of its KV cache is in use."""
+
+    @property
+    def kv_tokens_held(self) -> int:
+        """KV tokens that the cache holds now; none when every node is released."""
 
 
 @runtime_checkable

@@ -76,6 +76,11 @@ class LocalBackend:
         return self.tree.calls
 
     @property
+    def kv_tokens_held(self) -> int:
+        """KV tokens that the cache holds now; see `TellsKv`."""
+        return self.tree.cache.pool.taken_bytes // self.kv_bytes_per_token
+
+    @property
     def acceptance(self) -> Acceptance:
         """How many drafted tokens were checked and accepted in the present search."""
         return self._engine.acceptance

@@ -14,6 +14,7 @@ from palmette.commands.plugins import plugins
 from palmette.commands.report import report
 from palmette.commands.rows import rows
 from palmette.commands.search import search
+from palmette.commands.serve import serve
 from palmette.commands.sft import sft
 from palmette.commands.sweep import demo, sweep
 from palmette.commands.train import train
@@ -28,7 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
+for command in (
+    search, plan, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins, grade
+):  # fmt: skip
     app.command()(command)
 
 _OTHER_WORDS = {

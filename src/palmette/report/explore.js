@@ -1,4 +1,5 @@
 // The explorer: selects run, question, wave and node, and shows the texts and tables around the tree.
+const outcomeText = (outcome) => ({ timed_out: "timed out" })[outcome] ?? outcome ?? "not judged";
 const MOST_CHIPS = 12, MOST_CANDIDATES = 8;
 const explorer = { run: null, question: null, tree: null, wave: 0 };
 const view = new TreeView(byId("view"), byId("tall"), byId("canvas"), (node) => pick(node));
