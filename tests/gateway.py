@@ -4,8 +4,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import httpx2
 import uvicorn
 from openai import OpenAI
 
@@ -24,6 +26,8 @@ from palmette.serve.shared_engine import SharedEngine
 
 STRATEGIES = ("beam", "best_of_n", "dvts", "espalier", "ets", "rebase")
 HOSTS = ("127.0.0.1", "localhost")
+get, post, options = (partial(each, timeout=None) for each in (httpx2.get, httpx2.post, httpx2.options))
+"""Requests that wait as long as it takes."""
 
 
 class SpellingBackend(ScriptedBackend):
@@ -59,7 +63,6 @@ def gateway_with(
     key: str | None = None,
     bounds: Bounds | None = None,
     kv_tokens: int | None = None,
-    keep_alive: float | None = None,
     **search: Any,
 ) -> Iterator[Served]:
     """Serve a backend under the name `script`."""

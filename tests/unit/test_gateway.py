@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
 from palmette.backends.backend import Expansion
 from palmette.serve.bounds import Bounds
-from tests.gateway import Served, scripted, sums
+from tests.gateway import Served, get, options, post, scripted, sums
 
 ASKED: list[Any] = [{"role": "user", "content": "2+2"}]
 
@@ -71,7 +70,7 @@ def test_a_stream_grows_ends_once_and_counts_once(client: openai.OpenAI) -> None
 
 def test_the_end_of_a_stream_is_marked(served: Served) -> None:
     body = {"model": "script:beam", "messages": ASKED, "stream": True}
-    text = httpx2.post(f"{served.url}/v1/chat/completions", json=body).text
+    text = post(f"{served.url}/v1/chat/completions", json=body).text
     assert text.endswith("data: [DONE]\n\n") and "usage" not in text
 
 
@@ -83,7 +82,7 @@ def test_n_are_distinct_answers_of_a_search_and_samples_of_plain_generation(clie
     assert len(plain) == 3 and all("step 0" in choice.message.content for choice in plain)
     assert len({choice.message.content for choice in plain}) == 3
     assert not hasattr(plain[0].message, "reasoning") and plain[0].palmette["strategy"] == "none"
-    texts = {index: "" for index in range(3)}
+    texts = dict.fromkeys(range(3), "")
     for chunk in ask(client, "script", n=3, stream=True):
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
     assert list(texts.values()) == [choice.message.content for choice in plain]
@@ -229,8 +228,8 @@ def test_prompts_without_messages_are_continued(client: openai.OpenAI) -> None:
 
 def test_health_and_metrics(served: Served, client: openai.OpenAI) -> None:
     ask(client)
-    assert httpx2.get(f"{served.url}/health").json()["status"] == "ok"
-    lines = httpx2.get(f"{served.url}/metrics").text.splitlines()
+    assert get(f"{served.url}/health").json()["status"] == "ok"
+    lines = get(f"{served.url}/metrics").text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values['palmette_searches_total{end="done",strategy="rebase"}']) >= 1
     assert float(values['palmette_tokens_total{kind="generated"}']) > 0
@@ -249,19 +248,19 @@ def test_a_body_of_5_mb_is_refused_before_it_is_read(served: Served, client: ope
             yield b"x" * 100_000
 
     headers = {"Content-Type": "application/json"}
-    answer = httpx2.post(f"{served.url}/v1/chat/completions", content=endless(), headers=headers)
+    answer = post(f"{served.url}/v1/chat/completions", content=endless(), headers=headers)
     assert answer.status_code == 413
 
 
 def test_requests_of_pages_elsewhere_are_refused(served: Served) -> None:
     body = json.dumps({"model": "script", "messages": ASKED})
-    as_text = httpx2.post(f"{served.url}/v1/chat/completions", content=body, headers={"Content-Type": "text/plain"})
+    as_text = post(f"{served.url}/v1/chat/completions", content=body, headers={"Content-Type": "text/plain"})
     assert as_text.status_code == 415
-    elsewhere = httpx2.get(f"{served.url}/v1/models", headers={"Host": "evil.example"})
+    elsewhere = get(f"{served.url}/v1/models", headers={"Host": "evil.example"})
     assert elsewhere.status_code == 421 and elsewhere.json()["error"]["code"] == "wrong_host"
-    assert httpx2.get(f"{served.url}/nowhere").json()["error"]["code"] == "not_found"
-    assert httpx2.get(f"{served.url}/v1/chat/completions").status_code == 405
-    assert "access-control-allow-origin" not in httpx2.options(f"{served.url}/v1/models").headers
+    assert get(f"{served.url}/nowhere").json()["error"]["code"] == "not_found"
+    assert get(f"{served.url}/v1/chat/completions").status_code == 405
+    assert "access-control-allow-origin" not in options(f"{served.url}/v1/models").headers
 
 
 def test_limits_on_messages_choices_and_stops(client: openai.OpenAI) -> None:
@@ -284,13 +283,13 @@ def test_the_key_is_asked_for_wherever_there_is_one() -> None:
             with pytest.raises((openai.AuthenticationError, UnicodeEncodeError)):
                 served.client(api_key=wrong).models.list()
         for path in ("/v1/models", "/metrics", "/v1/models/script"):
-            answer = httpx2.get(served.url + path)
+            answer = get(served.url + path)
             assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
         bodies = {"model": "script", "messages": ASKED}
-        assert httpx2.post(f"{served.url}/v1/chat/completions", json=bodies).status_code == 401
-        basic = httpx2.get(f"{served.url}/v1/models", headers={"Authorization": "Basic " + "k" * 20})
+        assert post(f"{served.url}/v1/chat/completions", json=bodies).status_code == 401
+        basic = get(f"{served.url}/v1/models", headers={"Authorization": "Basic " + "k" * 20})
         assert basic.status_code == 401
-        assert httpx2.get(f"{served.url}/health").status_code == 200
+        assert get(f"{served.url}/health").status_code == 200
 
 
 def test_a_policy_that_fails_is_told_without_details_and_the_next_request_is_served() -> None:

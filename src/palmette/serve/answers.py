@@ -55,9 +55,9 @@ async def _result(running: Running) -> Any:
 class StreamedAnswer(StreamingResponse):
     """A stream whose search ends with it, however it ends."""
 
-    def __init__(self, gateway: Gateway, running: Running, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
+    def __init__(self, gateway: Gateway, running: Running) -> None:
         headers = {**HEADERS, "X-Accel-Buffering": "no"}
-        super().__init__(_events(running, keep_alive), headers=headers, media_type="text/event-stream")
+        super().__init__(_events(running), headers=headers, media_type="text/event-stream")
         self._gateway, self._running = gateway, running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +68,7 @@ class StreamedAnswer(StreamingResponse):
             self._gateway.give_up(self._running)
 
 
-async def _events(running: Running, keep_alive: float) -> AsyncIterator[bytes]:
+async def _events(running: Running) -> AsyncIterator[bytes]:
     """Yield the chunks of an answer as the search goes on."""
     writer = ChunkWriter(running.head, running.ask.include_usage)
     sent: dict[int, int] = {}
@@ -76,7 +76,7 @@ async def _events(running: Running, keep_alive: float) -> AsyncIterator[bytes]:
     yield writer.begin(running.vendor)
     while True:
         try:
-            piece = await asyncio.wait_for(running.pieces.get(), keep_alive)
+            piece = await asyncio.wait_for(running.pieces.get(), KEEP_ALIVE_SECONDS)
         except asyncio.TimeoutError:
             yield KEEP_ALIVE
             continue

@@ -81,7 +81,7 @@ class Gateway:
         self.trees = TreeStore(bounds.kept_trees)
         self.metrics = Metrics()
         self.admission = Admission(kv_tokens, bounds)
-        self._engine = engine
+        self.engine = engine
         backend = engine.parts.backend
         self._room = Room(
             backend.context_tokens, kv_tokens, config.search.width, config.search.total_tokens, bounds.width
@@ -101,10 +101,10 @@ class Gateway:
         """Start the search of a request. Raises ApiError where it is refused or there is no room, ConfigError too."""
         question = Question(QUESTION, ask.messages, text=ask.question)
         check_question(question, "the request")
-        prompt = await asyncio.wrap_future(self._engine.call(lambda: self._prompt(ask)))
+        prompt = await asyncio.wrap_future(self.engine.call(lambda: self._prompt(ask)))
         width = ask.n if ask.strategy is None else ask.details.width
         grown = extent(self._room, len(prompt), ask.effort, width=width, total_tokens=ask.max_tokens)
-        has_clusters = self._engine.parts.embedder is not None
+        has_clusters = self.engine.parts.embedder is not None
         settings = search_settings(self.config.search, ask, grown, clusters=has_clusters)
         uses = settings.build_strategy().uses
         place = await self.admission.enter(grown.kv_tokens)
@@ -129,11 +129,11 @@ class Gateway:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown()
-        self._engine.close()
+        self.engine.close()
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """Return the tokens of a request's prompt; called by the engine's thread, which owns the tokenizer."""
-        backend, scorer = self._engine.parts.backend, self._engine.parts.scorer
+        backend, scorer = self.engine.parts.backend, self.engine.parts.scorer
         if ask.logprobs and not isinstance(backend, Tokenizes):
             raise unsupported("logprobs", "logprobs are not served: the policy's tokens have no texts here")
         if ask.kind == "text":
@@ -167,13 +167,13 @@ class Gateway:
             "\n" if plain else self.form.step_end, ask.stops[0] if len(ask.stops) == 1 else None,
         )  # fmt: skip
         seat = Seat(
-            self._engine, f"request-{number}", prompt, deadline=time.monotonic() + self.bounds.seconds,
+            self.engine, f"request-{number}", prompt, deadline=time.monotonic() + self.bounds.seconds,
             temperature=ask.temperature, top_p=ask.top_p, stops=ask.stops,
         )  # fmt: skip
         job = SearchJob(
-            self._engine, seat, question, settings, limits, ask.seed, self._judge, self._judging,
+            self.engine, seat, question, settings, limits, ask.seed, self._judge, self._judging,
             lambda piece: loop.call_soon_threadsafe(self._tell, running, piece), plain, ask.stops,
-            by_meaning(self._engine, self.config.embedder.cut) if clusters else None,
+            by_meaning(self.engine, self.config.embedder.cut) if clusters else None,
         )  # fmt: skip
         tree = self.trees.add(ask.model, settings, job.events)
         name = f"{'chatcmpl' if ask.kind == 'chat' else 'cmpl'}-{tree.id}"
@@ -198,9 +198,9 @@ class Gateway:
 
     def _logprobs(self, result: SearchResult, choice: Choice) -> Logprobs:
         tokens, logprobs = path_logprobs(result.tree, choice.leaf)
-        backend = self._engine.parts.backend
+        backend = self.engine.parts.backend
         assert isinstance(backend, Tokenizes)
-        return Logprobs(self._engine.call(lambda: backend.spell(tokens)).result(), logprobs)
+        return Logprobs(self.engine.call(lambda: backend.spell(tokens)).result(), logprobs)
 
     def _tell(self, running: Running, piece: Piece) -> None:
         if not running.has_told:

@@ -1,9 +1,9 @@
 """What one search sees of the shared engine: a backend, scorer and embedder that seem to be its own."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from palmette.backends.backend import Expansion, Message, Step
@@ -113,7 +113,7 @@ class Seat:
     def _next(self, *, wait: bool) -> tuple[Expansion, Step] | None:
         if self._error is not None:
             raise self._error
-        left = self._deadline - time.monotonic()
+        left = self._deadline - monotonic()
         if left <= 0:
             raise TimeIsUpError("the time of the request is up")
         try:
