@@ -13,10 +13,10 @@ import uvicorn
 
 from palmette.api import Searcher, load_task
 from palmette.config import load_config
-from palmette.serve.app import make_app
 from palmette.serve.bounds import Bounds
 from palmette.serve.open import opened
-from palmette.serve.search_job import QUESTION
+from palmette.serve.searching.search_job import QUESTION
+from palmette.serve.web.app import make_app
 from palmette.tasks.task import Question
 
 

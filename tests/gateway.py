@@ -18,11 +18,11 @@ from palmette.memory.meter import Meter
 from palmette.run.parts import Parts
 from palmette.run.watch import Watch
 from palmette.score.scorer import Scorer, make_scorer
-from palmette.serve.app import make_app
+from palmette.serve.asking.names import ModelNames
 from palmette.serve.bounds import Bounds
 from palmette.serve.gateway import Gateway
-from palmette.serve.names import ModelNames
-from palmette.serve.shared_engine import SharedEngine
+from palmette.serve.searching.shared_engine import SharedEngine
+from palmette.serve.web.app import make_app
 
 STRATEGIES = ("beam", "best_of_n", "dvts", "espalier", "ets", "rebase")
 HOSTS = ("127.0.0.1", "localhost")

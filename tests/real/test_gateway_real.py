@@ -10,10 +10,10 @@ import pytest
 
 import palmette
 from palmette.config import load_config
-from palmette.serve.app import make_app
 from palmette.serve.bounds import Bounds
 from palmette.serve.open import Opened, opened
-from palmette.serve.search_job import QUESTION
+from palmette.serve.searching.search_job import QUESTION
+from palmette.serve.web.app import make_app
 from palmette.tasks.task import Question
 from tests.gateway import HOSTS, get, listening
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,13 +11,14 @@ import httpx2
 import openai
 import pytest
 
-from palmette.backends.backend import Expansion
-from palmette.serve import answers, seat
-from palmette.serve.admission import Admission
+from palmette.backends.backend import Expansion, Step
+from palmette.serve.asking.efforts import Extent, Room, extent
 from palmette.serve.bounds import Bounds
-from palmette.serve.efforts import Extent, Room, extent
 from palmette.serve.refusals import ApiError
-from tests.gateway import Gate, Served, get, scripted
+from palmette.serve.searching import seat
+from palmette.serve.searching.admission import Admission
+from palmette.serve.web import answers
+from tests.gateway import Gate, Served, SpellingBackend, gateway_with, get, scripted
 
 ASKED: list[Any] = [{"role": "user", "content": "2+2"}]
 ANSWER = "\\boxed{4}$"
@@ -236,3 +238,43 @@ def test_extents_by_hand() -> None:
             extent(room, 10, None, **told)  # type: ignore[arg-type]
     with pytest.raises(ApiError, match="100 tokens"):
         extent(room, 100, None, width=None, total_tokens=None)
+
+
+class FailingAtOne(SpellingBackend):
+    """Fails at the steps of one question while those of another are in flight, as a server does that refuses it."""
+
+    failed_question: str | None = None
+    started: tuple[Expansion, ...] = ()
+
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        self.started += tuple(expansions)
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        wrong = tuple(each for each in self.started if "9" in "".join(map(chr, each.prefix)))
+        if len(wrong) == len(self.started):
+            return []  # The other search will ask for more.
+        if wrong:
+            self.failed_question = wrong[0].question
+            self.started = tuple(each for each in self.started if each not in wrong)
+            raise RuntimeError("refused")
+        asked, self.started = self.started, ()
+        return list(zip(asked, self.expand(asked), strict=True))
+
+
+def test_a_step_that_fails_ends_its_own_search_alone() -> None:
+    gate = Gate()
+
+    def script(expansion: Expansion, prefix: str) -> str:
+        return ANSWER if "first" in prefix else gate("first\n")
+
+    with gateway_with(FailingAtOne(script)) as served, served.client() as client, ThreadPoolExecutor(2) as pool:
+        other = pool.submit(ask, client, "script:beam")
+        gate.reached.wait()
+        wrong: list[Any] = [{"role": "user", "content": "9"}]
+        failing = pool.submit(client.chat.completions.create, model="script:beam", messages=wrong)
+        while served.gateway.admission.searches < 2:
+            threading.Event().wait(0.01)
+        gate.open.set()
+        assert other.result().choices[0].message.content == "4"
+        assert isinstance(failing.exception(), openai.InternalServerError)
+        assert is_idle(served)

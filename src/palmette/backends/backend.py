@@ -20,6 +20,7 @@ __all__ = [
     "StartsSteps",
     "Step",
     "TakesWeights",
+    "TellsFailures",
     "TellsKv",
     "TellsNotices",
     "TellsTokens",
@@ -147,6 +148,14 @@ class TellsTokens(Protocol):
 
     on_tokens: "Callable[[int], None] | None"
     """Called with the number of tokens generated since the last call; None for no call."""
+
+
+@runtime_checkable
+class TellsFailures(Protocol):
+    """A backend whose `finished` fails at one step and goes on with the others when it is called again."""
+
+    failed_question: str | None
+    """The question of the step that `finished` has failed at last, None if it has not."""
 
 
 @runtime_checkable

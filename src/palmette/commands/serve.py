@@ -38,8 +38,8 @@ def serve(
     _check_installed()
     from palmette.config import load_config
     from palmette.serve.bounds import Bounds
-    from palmette.serve.listen import listen, read_key
     from palmette.serve.open import opened
+    from palmette.serve.web.listen import listen, read_key
     from palmette.units import parse_bytes
 
     given: dict[str, Any] = {

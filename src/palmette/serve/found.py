@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from palmette.search.answer import VOTES, Ballot, aggregate_scores, elect
 from palmette.search.result import SearchResult
-from palmette.serve.leading import before_stop, branch_of
+from palmette.serve.searching.leading import before_stop, branch_of
 from palmette.settings import SearchSettings, Vote
 from palmette.tree import Tree
 

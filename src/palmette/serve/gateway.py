@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -17,52 +16,24 @@ from palmette.score.scorer import ReadsPrompts
 from palmette.search.cluster import by_meaning
 from palmette.search.growth import Limits
 from palmette.search.result import SearchResult
-from palmette.serve.admission import Admission, Place
-from palmette.serve.ask import Ask, search_settings
+from palmette.serve.asking.ask import Ask, search_settings
+from palmette.serve.asking.efforts import Room, extent
+from palmette.serve.asking.names import ModelNames
 from palmette.serve.bounds import Bounds
-from palmette.serve.efforts import Room, extent
-from palmette.serve.found import Choice, choices_of, path_logprobs, votes_of
+from palmette.serve.found import Choice, choices_of, path_logprobs
 from palmette.serve.metrics import Metrics
-from palmette.serve.names import ModelNames
 from palmette.serve.refusals import unsupported, wrong
-from palmette.serve.search_job import QUESTION, Piece, SearchJob
-from palmette.serve.seat import GivenUpError, Seat
-from palmette.serve.shared_engine import SharedEngine
-from palmette.serve.trees import GrowingTree, TreeStore
+from palmette.serve.running import Found, Running
+from palmette.serve.searching.admission import Admission, Place
+from palmette.serve.searching.search_job import QUESTION, Piece, SearchJob
+from palmette.serve.searching.seat import GivenUpError, Seat
+from palmette.serve.searching.shared_engine import SharedEngine
+from palmette.serve.trees import TreeStore
 from palmette.serve.wire import Head, Logprobs, Usage
 from palmette.settings import Config, SearchSettings
 from palmette.tasks.task import Question, check_question, own_format, read_format
 
 log = logging.getLogger("palmette.serve")
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a request is answered with."""
-
-    choices: list[Choice]
-    vendor: list[dict[str, Any]]
-    logprobs: list[Logprobs]
-    usage: Usage
-
-
-class Running:
-    """A search under way: `pieces` of its text as they come, None behind the last; then `found` has the answer."""
-
-    def __init__(self, ask: Ask, head: Head, job: SearchJob, tree: GrowingTree) -> None:
-        self.ask, self.head, self.job, self.tree = ask, head, job, tree
-        self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
-        self.found: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        self.began = time.monotonic()
-        self.has_told = False
-        """Whether any text has come yet."""
-
-    @property
-    def vendor(self) -> dict[str, Any]:
-        """What is known before anything is found."""
-        settings = self.job.settings
-        known = {"strategy": self.ask.strategy or "none", "width": settings.width, "seed": self.ask.seed}
-        return {**known, "tree_url": f"/trees/{self.tree.id}"}
 
 
 class Gateway:
@@ -194,7 +165,7 @@ class Gateway:
         job.follow(choices[0].leaf)
         logprobs = [self._logprobs(result, choice) for choice in choices] if ask.logprobs else []
         usage = Usage(prompt_tokens, result.tokens, 0 if plain else result.tokens)
-        return result, Found(choices, [_vendor(running, result, choice) for choice in choices], logprobs, usage)
+        return result, Found(choices, [running.told_of(result, choice) for choice in choices], logprobs, usage)
 
     def _logprobs(self, result: SearchResult, choice: Choice) -> Logprobs:
         tokens, logprobs = path_logprobs(result.tree, choice.leaf)
@@ -230,17 +201,3 @@ class Gateway:
             running.found.exception()  # Nobody may be waiting for it any more.
         running.pieces.put_nowait(None)
         self.trees.shrink()
-
-
-def _vendor(running: Running, result: SearchResult, choice: Choice) -> dict[str, Any]:
-    """Return the field `palmette` of a choice."""
-    is_search = running.ask.strategy is not None
-    return {
-        **running.vendor,
-        "score": None if choice.score is None else round(choice.score, 6),
-        "votes": votes_of(result) if is_search else [],
-        "tokens": result.tokens,
-        "kv_peak": result.peak_kv_tokens,
-        "waves": result.waves,
-        "timed_out": running.job.timed_out,
-    }

@@ -16,10 +16,10 @@ from palmette.run.parts import build_parts
 from palmette.run.search import make_meter
 from palmette.run.watch import Watch
 from palmette.search.checked import kv_bytes_per_token
+from palmette.serve.asking.names import ModelNames, shown_name
 from palmette.serve.bounds import Bounds
 from palmette.serve.gateway import Gateway
-from palmette.serve.names import ModelNames, shown_name
-from palmette.serve.shared_engine import SharedEngine
+from palmette.serve.searching.shared_engine import SharedEngine
 from palmette.settings import Config
 from palmette.units import parse_bytes
 

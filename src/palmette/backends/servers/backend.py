@@ -55,6 +55,9 @@ class ServedBackend:
         self._writer = StepWriter(dialect, pool, text, most_in_flight)
         self._numbers = count()
         self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
+        self._failed: list[tuple[Expansion, Exception]] = []
+        """Steps that failed, until `finished` raises their errors."""
+        self.failed_question: str | None = None
         self._landed: SimpleQueue[int] = SimpleQueue()
         """Numbers of requests that are done, also of those given up."""
         self._loop = LoopThread(self._clients)
@@ -101,9 +104,12 @@ class ServedBackend:
             future.add_done_callback(_putting(self._landed, number))
 
     def finished(self) -> list[tuple[Expansion, Step]]:
-        """Wait until a step is done; see `StartsSteps`. A step that failed is not in flight any more."""
+        """Wait until a step is done; see `StartsSteps`. A step that failed is not in flight any more.
+
+        Raises what a step failed with once all that are done were returned; `failed_question` tells whose it was.
+        """
         done: list[tuple[Expansion, Step]] = []
-        while self._flying and not done:
+        while self._flying and not done and not self._failed:
             numbers = [self._landed.get()]
             while (more := _next(self._landed)) is not None:
                 numbers.append(more)
@@ -111,10 +117,15 @@ class ServedBackend:
             for expansion, future in landed:
                 outcome = future.result()
                 if isinstance(outcome, Exception):
-                    raise outcome
-                done.append((expansion, outcome))
+                    self._failed.append((expansion, outcome))
+                else:
+                    done.append((expansion, outcome))
             if _INTERRUPTED in numbers:
                 break
+        if self._failed and not done:
+            expansion, error = self._failed.pop(0)
+            self.failed_question = expansion.question
+            raise error
         if done and self.on_tokens is not None:
             self.on_tokens(sum(len(step.tokens) for _, step in done))
         return done
@@ -126,6 +137,7 @@ class ServedBackend:
             if expansion.question == question and expansion.node in gone:
                 del self._flying[number]
                 future.cancel()
+        self._failed = [pair for pair in self._failed if pair[0].question != question or pair[0].node not in gone]
 
     def server_metrics(self) -> list[ServerMetrics]:
         """Return what each server publishes of its KV cache, in the order of the addresses."""

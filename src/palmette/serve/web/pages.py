@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palmette.report.page import EXPLORER, read_sources
-from palmette.serve.http import HEADERS
 from palmette.serve.refusals import ApiError
+from palmette.serve.web.requests import HEADERS
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -39,4 +39,4 @@ def _assets() -> dict[str, tuple[str, str]]:
 
 
 def _own(name: str) -> str:
-    return files("palmette.serve").joinpath("page").joinpath(name).read_text(encoding="utf-8")
+    return files("palmette.serve.web").joinpath("page").joinpath(name).read_text(encoding="utf-8")

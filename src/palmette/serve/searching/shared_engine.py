@@ -8,12 +8,12 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from palmette.backends.backend import Expansion, Interruptible, Step
+from palmette.backends.backend import Expansion, Interruptible, Step, TellsFailures
 from palmette.errors import BackendError
 from palmette.run.parts import Parts
 from palmette.run.watch import Watch
 from palmette.score.scorer import Candidate, KeepsPaths
-from palmette.serve.seat import Seat
+from palmette.serve.searching.seat import Seat
 from palmette.tasks.task import Message
 from palmette.units import describe_error
 
@@ -185,11 +185,14 @@ class SharedEngine:
             begun += len(own)
 
     def _fail(self, error: Exception) -> None:
-        """Give up all searches with steps in flight: a backend does not tell which of them it failed at."""
+        """Give up the search that the backend failed at; all that have steps in flight where it does not tell which."""
+        backend = self.parts.backend
+        failed = backend.failed_question if isinstance(backend, TellsFailures) else None
         for seat in dict.fromkeys(self._flying.values()):
-            seat.give_up(_as_backend_error(error))
-            with suppress(Exception):
-                self._release(seat, set(seat.nodes))
+            if failed in (None, seat.name):
+                seat.give_up(_as_backend_error(error))
+                with suppress(Exception):
+                    self._release(seat, set(seat.nodes))
 
     def _end(self) -> None:
         self._is_closed = True

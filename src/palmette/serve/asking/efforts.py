@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from palmette.serve.fields import Effort
+from palmette.serve.asking.fields import Effort
 from palmette.serve.refusals import wrong
 
 _SHARES: dict[Effort, tuple[float, float]] = {

@@ -8,9 +8,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from palmette.serve.gateway import Gateway, Running
-from palmette.serve.http import HEADERS, json_response
+from palmette.serve.gateway import Gateway
 from palmette.serve.refusals import refusal_of
+from palmette.serve.running import Running
+from palmette.serve.web.requests import HEADERS, json_response
 from palmette.serve.wire import DONE, KEEP_ALIVE, ChunkWriter, sse, whole_answer
 
 KEEP_ALIVE_SECONDS = 15.0

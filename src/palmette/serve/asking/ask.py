@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.serve.asking.efforts import Extent
+from palmette.serve.asking.fields import ChatFields, ChatMessage, Details, Effort, TextFields
 from palmette.serve.bounds import Bounds
-from palmette.serve.efforts import Extent
-from palmette.serve.fields import ChatFields, ChatMessage, Details, Effort, TextFields
 from palmette.serve.refusals import unsupported, wrong
 from palmette.settings import SearchSettings
 from palmette.strategy import read_settings, settings_of

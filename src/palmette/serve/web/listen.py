@@ -10,8 +10,8 @@ from typing import Any
 import uvicorn
 
 from palmette.errors import ConfigError, RunError
-from palmette.serve.app import make_app
 from palmette.serve.gateway import Gateway
+from palmette.serve.web.app import make_app
 
 KEY_VARIABLE = "PALMETTE_SERVE_KEY"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

@@ -12,9 +12,9 @@ from palmette.search.growth import Growth, Limits
 from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, judge_tree
-from palmette.serve.leading import LeadingBranch, StoppedText, branch_of, leading_leaf
-from palmette.serve.seat import GivenUpError, Seat, TimeIsUpError
-from palmette.serve.shared_engine import SharedEngine
+from palmette.serve.searching.leading import LeadingBranch, StoppedText, branch_of, leading_leaf
+from palmette.serve.searching.seat import GivenUpError, Seat, TimeIsUpError
+from palmette.serve.searching.shared_engine import SharedEngine
 from palmette.settings import SearchSettings
 from palmette.tasks.task import Question
 from palmette.tree import Node

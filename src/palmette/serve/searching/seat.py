@@ -11,7 +11,7 @@ from palmette.errors import PalmetteError
 from palmette.score.scorer import Candidate
 
 if TYPE_CHECKING:
-    from palmette.serve.shared_engine import SharedEngine
+    from palmette.serve.searching.shared_engine import SharedEngine
 
 
 class GivenUpError(PalmetteError):

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from palmette.serve.answers import StreamedAnswer, send_whole, unless_gone
-from palmette.serve.ask import ask_of
-from palmette.serve.fields import ChatFields, TextFields, read_fields
+from palmette.serve.asking.ask import ask_of
+from palmette.serve.asking.fields import ChatFields, TextFields, read_fields
 from palmette.serve.gateway import Gateway
-from palmette.serve.http import HEADERS, Handler, Key, json_response, no_such_page, read_json, told
-from palmette.serve.pages import asset, page
 from palmette.serve.refusals import ApiError
+from palmette.serve.web.answers import StreamedAnswer, send_whole, unless_gone
+from palmette.serve.web.pages import asset, page
+from palmette.serve.web.requests import HEADERS, Handler, Key, json_response, no_such_page, read_json, told
 
 
 def make_app(gateway: Gateway, key: str | None, hosts: Collection[str]) -> Starlette:
