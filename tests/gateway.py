@@ -11,7 +11,7 @@ import httpx2
 import uvicorn
 from openai import OpenAI
 
-from palmette.backends.backend import Expansion
+from palmette.backends.backend import Expansion, Step
 from palmette.backends.scripted import Script, ScriptedBackend
 from palmette.config import load_config
 from palmette.memory.meter import Meter
@@ -30,14 +30,58 @@ get, post, options = (partial(each, timeout=None) for each in (httpx2.get, httpx
 """Requests that wait as long as it takes."""
 
 
+class Gate:
+    """Holds back steps until a test opens it; `reached` is set as soon as one is held back."""
+
+    def __init__(self, holds: Callable[[Expansion, str], bool]) -> None:
+        self._holds = holds
+        self._is_open = threading.Event()
+        self.reached = threading.Event()
+        self.news = threading.Event()
+
+    def open(self) -> None:
+        self._is_open.set()
+        self.news.set()
+
+    def lets(self, expansion: Expansion) -> bool:
+        """Tell whether a step may be written now."""
+        if self._is_open.is_set() or not self._holds(expansion, "".join(map(chr, expansion.prefix))):
+            return True
+        self.reached.set()
+        return False
+
+
 class SpellingBackend(ScriptedBackend):
-    """The scripted policy with a tokenizer: a token is a character."""
+    """The scripted policy with a tokenizer, of which a token is a character; interrupted as the built-in ones are."""
+
+    def __init__(self, script: Script, gate: Gate | None = None) -> None:
+        super().__init__(script)
+        self.gate = gate or Gate(lambda expansion, prefix: False)
+        self.started: list[Expansion] = []
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         return tuple(map(ord, text))
 
     def spell(self, tokens: Sequence[int]) -> list[str]:
         return list(map(chr, tokens))
+
+    def start(self, expansions: Sequence[Expansion]) -> None:
+        self.started += expansions
+
+    def finished(self) -> list[tuple[Expansion, Step]]:
+        ready = [each for each in self.started if self.gate.lets(each)]
+        if self.started and not ready:
+            self.gate.news.wait()
+            self.gate.news.clear()
+        self.started = [each for each in self.started if each not in ready]
+        return list(zip(ready, self.expand(ready), strict=True)) if ready else []
+
+    def interrupt(self) -> None:
+        self.gate.news.set()
+
+    def release(self, question: str, nodes: Sequence[int]) -> None:
+        self.started = [each for each in self.started if each.question != question or each.node not in nodes]
+        super().release(question, nodes)
 
 
 @dataclass(frozen=True)
@@ -80,10 +124,12 @@ def gateway_with(
 
 
 @contextmanager
-def scripted(script: Script, score: Callable[..., float] | None = None, **told: Any) -> Iterator[Served]:
+def scripted(
+    script: Script, score: Callable[..., float] | None = None, gate: Gate | None = None, **told: Any
+) -> Iterator[Served]:
     """Serve a script; `score` is a function as users write them, of `step` for example."""
     scorer = None if score is None else make_scorer(score)
-    with gateway_with(SpellingBackend(script), scorer, **told) as served:
+    with gateway_with(SpellingBackend(script, gate), scorer, **told) as served:
         yield served
 
 
@@ -110,19 +156,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         self.ready.set()
-
-
-class Gate:
-    """Lets a script stop at a step until a test has seen it there."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.open = threading.Event()
-
-    def __call__(self, text: str) -> str:
-        self.reached.set()
-        self.open.wait()
-        return text
 
 
 def sums(expansion: Expansion, prefix: str) -> str:

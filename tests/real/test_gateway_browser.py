@@ -24,19 +24,19 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-class Script:
-    """Writes markup and code; waits before the last wave until a test has seen the tree."""
-
-    def __init__(self) -> None:
-        self.gate = Gate()
-
-    def __call__(self, expansion: Expansion, prefix: str) -> str:
-        if prefix.count("\n") < 2:
-            return f"{HOSTILE} {expansion.seed % 9} {'w' * 90}\n"
-        return self.gate(f"so \\boxed{{{ANSWER}}}$")
+def script(expansion: Expansion, prefix: str) -> str:
+    """Write markup and code."""
+    if prefix.count("\n") < 2:
+        return f"{HOSTILE} {expansion.seed % 9} {'w' * 90}\n"
+    return f"so \\boxed{{{ANSWER}}}$"
 
 
-def answered(page: Page, served: Served, script: Script) -> None:
+def last_wave() -> Gate:
+    """Hold back the last wave until a test has seen the tree."""
+    return Gate(lambda expansion, prefix: prefix.count("\n") == 2)
+
+
+def answered(page: Page, served: Served, gate: Gate) -> None:
     """Ask on the page; the tree is seen while it grows, then the answer."""
     page.goto(served.url)
     page.wait_for_function('document.getElementById("model").options.length > 1')
@@ -46,7 +46,7 @@ def answered(page: Page, served: Served, script: Script) -> None:
     page.wait_for_function('document.getElementById("verdict").textContent.includes("grows")')
     assert "so far" in text(page, "tree-note") and HOSTILE in text(page, "reasoning")
     assert page.is_enabled("#stop") and page.is_hidden("#vote")
-    script.gate.open.set()
+    gate.open()
     page.wait_for_selector("#vote:visible")
     page.wait_for_function('document.getElementById("send").disabled === false')
 
@@ -55,12 +55,12 @@ def answered(page: Page, served: Served, script: Script) -> None:
 def test_a_question_is_asked_its_tree_grows_and_no_text_of_the_model_runs(
     browser: Browser, size: tuple[int, int]
 ) -> None:
-    script, errors, asked = Script(), list[str](), list[str]()
-    with scripted(script, lambda step: 0.5, total_tokens=800) as served, opened(browser, *size) as page:
+    gate, errors, asked = last_wave(), list[str](), list[str]()
+    with scripted(script, lambda step: 0.5, gate, total_tokens=800) as served, opened(browser, *size) as page:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         page.on("request", lambda request: asked.append(request.url))
-        answered(page, served, script)
+        answered(page, served, gate)
         assert text(page, "answer") == ANSWER and ANSWER in text(page, "vote-line")
         assert "tokens in all branches" in text(page, "counts")
         page.keyboard.press("Tab")
@@ -79,23 +79,23 @@ def test_a_question_is_asked_its_tree_grows_and_no_text_of_the_model_runs(
 
 
 def test_stop_on_the_page_ends_the_search(browser: Browser) -> None:
-    script = Script()
-    with scripted(script, lambda step: 0.5, total_tokens=800) as served, opened(browser, 1280, 900) as page:
+    gate = last_wave()
+    with scripted(script, lambda step: 0.5, gate, total_tokens=800) as served, opened(browser, 1280, 900) as page:
         page.goto(served.url)
         page.wait_for_function('document.getElementById("model").options.length > 1')
         page.fill("#text", "2+2")
         page.select_option("#model", "script:beam")
         page.click("#send")
-        script.gate.reached.wait()
+        gate.reached.wait()
         page.click("#stop")
         page.wait_for_function('document.getElementById("answer").textContent === "Stopped."')
-        script.gate.open.set()
+        gate.open()
         while served.gateway.admission.searches:
             page.wait_for_timeout(10)
 
 
 def test_the_page_allows_nothing_but_its_own_files() -> None:
-    with scripted(Script()) as served:
+    with scripted(script) as served:
         policy = get(served.url).headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy
         assert get(f"{served.url}/assets/page.js").headers["x-content-type-options"] == "nosniff"

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,25 +37,24 @@ def wait_until_idle(served: Served) -> None:
         threading.Event().wait(0.01)
 
 
-class Thinking:
-    """A script that waits at its second step until a test lets it go on."""
+def thinking(expansion: Expansion, prefix: str) -> str:
+    return ANSWER if "first" in prefix else "first\n"
 
-    def __init__(self) -> None:
-        self.gate = Gate()
 
-    def __call__(self, expansion: Expansion, prefix: str) -> str:
-        return self.gate(ANSWER) if "first" in prefix else "first\n"
+def second_step() -> Gate:
+    """Hold back the second steps of all branches."""
+    return Gate(lambda expansion, prefix: "first" in prefix)
 
 
 def test_a_stream_whose_client_goes_away_ends_its_search_and_frees_its_place() -> None:
-    script = Thinking()
-    with scripted(script, kv_tokens=10_000) as served, served.client() as client:
+    gate = second_step()
+    with scripted(thinking, gate=gate, kv_tokens=10_000) as served, served.client() as client:
         stream = ask(client, stream=True)
         assert "first" in "".join(getattr(next(stream).choices[0].delta, "reasoning", "") or "" for _ in range(2))
-        script.gate.reached.wait()
+        gate.reached.wait()
         assert served.gateway.admission.taken_tokens == 3 + 4 * 200
         stream.close()
-        script.gate.open.set()
+        gate.open()
         wait_until_idle(served)
         assert served.gateway.admission.taken_tokens == 0
         released = {node for question, node in served.backend.released if question == "request-1"}
@@ -66,63 +64,63 @@ def test_a_stream_whose_client_goes_away_ends_its_search_and_frees_its_place() -
 
 
 def test_a_request_without_a_stream_whose_client_goes_away_ends_too() -> None:
-    script = Thinking()
-    with scripted(script) as served:
+    gate = second_step()
+    with scripted(thinking, gate=gate) as served:
         with served.client() as client, ThreadPoolExecutor(1) as pool:
             future = pool.submit(ask, client)
-            script.gate.reached.wait()
+            gate.reached.wait()
             client.close()
-            script.gate.open.set()
+            gate.open()
             assert future.exception() is not None or future.result()
         wait_until_idle(served)
         assert served.gateway.admission.taken_tokens == 0
 
 
 def test_a_tree_that_does_not_fit_now_is_told_when_to_come_again_and_fits_then() -> None:
-    script = Thinking()
+    gate = second_step()
     bounds = Bounds(waiting=0)
-    with scripted(script, kv_tokens=1000, bounds=bounds) as served, served.client() as client:
+    with scripted(thinking, gate=gate, kv_tokens=1000, bounds=bounds) as served, served.client() as client:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(ask, client)
-            script.gate.reached.wait()
+            gate.reached.wait()
             with pytest.raises(openai.RateLimitError) as refused:
                 ask(client)
             assert int(refused.value.response.headers["retry-after"]) >= 1
             assert refused.value.code == "rate_limit_exceeded" and "803" in str(refused.value)
             narrow = {"palmette": {"width": 1}}
-            script.gate.open.set()
+            gate.open()
             assert first.result().choices[0].message.content == "4"
         assert ask(client).choices[0].message.content == "4"
         assert ask(client, max_tokens=150, extra_body=narrow).choices[0].palmette["width"] == 1
 
 
 def test_the_client_itself_waits_and_tries_again() -> None:
-    script = Thinking()
+    gate = second_step()
     with (
-        scripted(script, bounds=Bounds(searches=1, waiting=0)) as served,
+        scripted(thinking, gate=gate, bounds=Bounds(searches=1, waiting=0)) as served,
         served.client(max_retries=5) as client,
         ThreadPoolExecutor(2) as pool,
     ):
         first = pool.submit(ask, client)
-        script.gate.reached.wait()
+        gate.reached.wait()
         second = pool.submit(ask, client)
         while 'status="429"' not in get(f"{served.url}/metrics").text:
             pass
-        script.gate.open.set()
+        gate.open()
         assert first.result().choices and second.result().choices
 
 
 def test_requests_in_line_are_let_in_when_others_end() -> None:
-    script = Thinking()
+    gate = second_step()
     with (
-        scripted(script, bounds=Bounds(searches=2, wait_seconds=3600)) as served,
+        scripted(thinking, gate=gate, bounds=Bounds(searches=2, wait_seconds=3600)) as served,
         served.client() as client,
         ThreadPoolExecutor(8) as pool,
     ):
         asked = [pool.submit(ask, client, seed=number) for number in range(8)]
         while served.gateway.admission.waiting < 6:
             threading.Event().wait(0.01)
-        script.gate.open.set()
+        gate.open()
         assert all(future.result().choices[0].message.content == "4" for future in asked)
 
 
@@ -138,17 +136,15 @@ def test_a_tree_that_can_never_fit_is_refused_with_one_that_does() -> None:
 def test_a_narrow_search_does_not_wait_for_a_wide_one() -> None:
     """64 rows are in flight at the most: the wide search's 300 steps are started in turn with the narrow one's."""
     order: list[str] = []
-    gate = Gate()
+    gate = Gate(lambda expansion, prefix: True)
 
     def script(expansion: Expansion, prefix: str) -> str:
-        if not order:
-            gate("")
         order.append(expansion.question)
         return ANSWER if prefix.count("x\n") > 2 else "x\n"
 
     bounds = Bounds(width=512)
     with (
-        scripted(script, bounds=bounds, total_tokens=40) as served,
+        scripted(script, gate=gate, bounds=bounds, total_tokens=40) as served,
         served.client() as client,
         ThreadPoolExecutor(2) as pool,
     ):
@@ -157,7 +153,7 @@ def test_a_narrow_search_does_not_wait_for_a_wide_one() -> None:
         narrow = pool.submit(ask, client)
         while served.gateway.admission.searches < 2:
             threading.Event().wait(0.01)
-        gate.open.set()
+        gate.open()
         assert wide.result().choices and narrow.result().choices
     last = {name: len(order) - 1 - order[::-1].index(name) for name in set(order)}
     assert last["request-2"] < last["request-1"]
@@ -195,13 +191,13 @@ def test_many_searches_at_once_give_what_each_gives_alone() -> None:
 
 def test_a_silent_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "KEEP_ALIVE_SECONDS", 0.05)
-    script = Thinking()
-    with scripted(script) as served:
+    gate = second_step()
+    with scripted(thinking, gate=gate) as served:
         body = {"model": "script:best-of-n", "messages": ASKED, "stream": True}
         with httpx2.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=None) as answer:
             lines = answer.iter_lines()
             assert next(line for line in lines if line.startswith(":")) == ": keep-alive"
-            script.gate.open.set()
+            gate.open()
             assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
@@ -244,37 +240,25 @@ class FailingAtOne(SpellingBackend):
     """Fails at the steps of one question while those of another are in flight, as a server does that refuses it."""
 
     failed_question: str | None = None
-    started: tuple[Expansion, ...] = ()
-
-    def start(self, expansions: Sequence[Expansion]) -> None:
-        self.started += tuple(expansions)
 
     def finished(self) -> list[tuple[Expansion, Step]]:
-        wrong = tuple(each for each in self.started if "9" in "".join(map(chr, each.prefix)))
-        if len(wrong) == len(self.started):
-            return []  # The other search will ask for more.
-        if wrong:
+        wrong = [each for each in self.started if each.prefix == (ord("9"),)]
+        if wrong and len(wrong) < len(self.started):
             self.failed_question = wrong[0].question
-            self.started = tuple(each for each in self.started if each not in wrong)
+            self.started = [each for each in self.started if each not in wrong]
             raise RuntimeError("refused")
-        asked, self.started = self.started, ()
-        return list(zip(asked, self.expand(asked), strict=True))
+        return super().finished()
 
 
 def test_a_step_that_fails_ends_its_own_search_alone() -> None:
-    gate = Gate()
-
-    def script(expansion: Expansion, prefix: str) -> str:
-        return ANSWER if "first" in prefix else gate("first\n")
-
-    with gateway_with(FailingAtOne(script)) as served, served.client() as client, ThreadPoolExecutor(2) as pool:
-        other = pool.submit(ask, client, "script:beam")
+    gate = second_step()
+    backend = FailingAtOne(thinking, gate)
+    with gateway_with(backend) as served, served.client() as client, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ask, client, "script:best-of-n")
         gate.reached.wait()
         wrong: list[Any] = [{"role": "user", "content": "9"}]
-        failing = pool.submit(client.chat.completions.create, model="script:beam", messages=wrong)
-        while served.gateway.admission.searches < 2:
-            threading.Event().wait(0.01)
-        gate.open.set()
+        with pytest.raises(openai.InternalServerError):
+            client.chat.completions.create(model="script:best-of-n", messages=wrong)
+        gate.open()
         assert other.result().choices[0].message.content == "4"
-        assert isinstance(failing.exception(), openai.InternalServerError)
         assert is_idle(served)
