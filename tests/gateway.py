@@ -26,7 +26,7 @@ from palmette.serve.web.app import make_app
 
 STRATEGIES = ("beam", "best_of_n", "dvts", "espalier", "ets", "rebase")
 HOSTS = ("127.0.0.1", "localhost")
-get, post, options = (partial(each, timeout=None) for each in (httpx2.get, httpx2.post, httpx2.options))
+get, post, options = (partial(httpx2.request, method, timeout=None) for method in ("GET", "POST", "OPTIONS"))
 """Requests that wait as long as it takes."""
 
 

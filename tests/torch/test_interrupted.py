@@ -50,7 +50,8 @@ def test_an_interrupted_backend_returns_without_a_step_and_goes_on_to_the_same_o
     cut = backend(policy, tokenizer)
     assert isinstance(cut, Interruptible)
     cut.start(asked)
-    found, returns = {}, 0
+    found: dict[Expansion, Step] = {}
+    returns = 0
     while len(found) < len(asked):
         cut.interrupt()
         assert cut.finished() == []

@@ -193,7 +193,8 @@ def test_values_that_ask_for_nothing_and_notes_of_the_client_are_taken(client: o
     parts: Any = [{"type": "text", "text": "2"}, {"type": "text", "text": "+2"}]
     developer: Any = {"role": "developer", "content": "Be brief."}
     messages = [developer, {"role": "user", "content": parts}]
-    assert client.chat.completions.create(model="script", messages=messages).usage.prompt_tokens == 3
+    usage = client.chat.completions.create(model="script", messages=messages).usage
+    assert usage is not None and usage.prompt_tokens == 3
 
 
 def test_unknown_models_are_told_with_what_was_meant(client: openai.OpenAI) -> None:

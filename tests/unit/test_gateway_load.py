@@ -231,7 +231,7 @@ def test_extents_by_hand() -> None:
     assert Extent(15, 64, 10).kv_tokens == 970
     for told in ({"width": None, "total_tokens": 91}, {"width": 33, "total_tokens": None}):
         with pytest.raises(ApiError):
-            extent(room, 10, None, **told)  # type: ignore[arg-type]
+            extent(room, 10, None, **told)
     with pytest.raises(ApiError, match="100 tokens"):
         extent(room, 100, None, width=None, total_tokens=None)
 

@@ -211,9 +211,11 @@ class LocalBackend:
 
     def _sampling_of(self, expansion: Expansion) -> Sampling | None:
         """Return how the step is sampled where the expansion tells, None as all others are."""
-        told = {"temperature": expansion.temperature, "top_p": expansion.top_p}
-        changed = {name: value for name, value in told.items() if value is not None}
-        return replace(self._sampling, **changed) if changed else None
+        if expansion.temperature is None and expansion.top_p is None:
+            return None
+        own = self._sampling
+        temperature = own.temperature if expansion.temperature is None else expansion.temperature
+        return replace(own, temperature=temperature, top_p=own.top_p if expansion.top_p is None else expansion.top_p)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
         """Return the cache node of the parent; add one if none with this id has exactly the tokens of the prefix."""

@@ -98,7 +98,9 @@ class Gateway:
             await asyncio.wait([running.found for running in left])
 
     def close(self) -> None:
-        """End the threads."""
+        """Give up what is left and end the threads."""
+        for running in list(self._running):
+            running.job.give_up()
         self._threads.shutdown()
         self.engine.close()
 
@@ -141,9 +143,13 @@ class Gateway:
             self.engine, f"request-{number}", prompt, deadline=time.monotonic() + self.bounds.seconds,
             temperature=ask.temperature, top_p=ask.top_p, stops=ask.stops,
         )  # fmt: skip
+
+        def tell(piece: Piece) -> None:
+            loop.call_soon_threadsafe(self._tell, running, piece)
+
         job = SearchJob(
             self.engine, seat, question, settings, limits, ask.seed, self._judge, self._judging,
-            lambda piece: loop.call_soon_threadsafe(self._tell, running, piece), plain, ask.stops,
+            tell, plain, ask.stops,
             by_meaning(self.engine, self.config.embedder.cut) if clusters else None,
         )  # fmt: skip
         tree = self.trees.add(ask.model, settings, job.events)

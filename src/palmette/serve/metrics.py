@@ -13,15 +13,14 @@ class Metrics:
     """What happened since the gateway was started."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        add = {"registry": self._registry}
-        Gauge("palmette_info", "Version of palmette.", ["version"], **add).labels(__version__).set(1)
-        self.requests = Counter("palmette_requests", "Requests answered.", ["path", "status"], **add)
-        self.searches = Counter("palmette_searches", "Searches ended.", ["strategy", "end"], **add)
-        self.tokens = Counter("palmette_tokens", "Tokens of prompts, and generated.", ["kind"], **add)
-        self.retries = Counter("palmette_memory_retries", "Work that was split because memory ran out.", **add)
-        self.seconds = Histogram("palmette_search_seconds", "Time of a search.", buckets=_SECONDS, **add)
-        self.first = Histogram("palmette_first_text_seconds", "Time to the first text.", buckets=_SECONDS, **add)
+        self._registry = add = CollectorRegistry()
+        Gauge("palmette_info", "Version of palmette.", ["version"], registry=add).labels(__version__).set(1)
+        self.requests = Counter("palmette_requests", "Requests answered.", ["path", "status"], registry=add)
+        self.searches = Counter("palmette_searches", "Searches ended.", ["strategy", "end"], registry=add)
+        self.tokens = Counter("palmette_tokens", "Tokens of prompts, and generated.", ["kind"], registry=add)
+        self.retries = Counter("palmette_memory_retries", "Work that was split because memory ran out.", registry=add)
+        self.seconds = Histogram("palmette_search_seconds", "Time of a search.", buckets=_SECONDS, registry=add)
+        self.first = Histogram("palmette_first_text_seconds", "Time to the first text.", buckets=_SECONDS, registry=add)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Publish a number that is read when it is asked for."""

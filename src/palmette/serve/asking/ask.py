@@ -153,6 +153,8 @@ def _messages(given: Sequence[ChatMessage], bounds: Bounds, form: Format | None)
 
 
 def _message(message: ChatMessage, place: int) -> Message:
+    if message.holds_tools:
+        raise unsupported("messages", f"messages.{place}: tool calls are not served")
     role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
         raise wrong(f"messages.{place}: role {one_line(role, 40)!r} is none of {', '.join(ROLES)}", "messages")

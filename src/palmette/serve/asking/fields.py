@@ -83,11 +83,25 @@ class Part(_Fields):
 
 
 class ChatMessage(_Fields):
-    """A message of a chat."""
+    """A message of a chat. An answer may be sent back as it came: what else it held is not read, but for tool calls."""
 
     role: str
     content: str | list[Part] | None = None
     name: str | None = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    refusal: Any = None
+    audio: Any = None
+    annotations: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+    @property
+    def holds_tools(self) -> bool:
+        """Whether the message is part of a tool call."""
+        told = (self.tool_calls, self.tool_call_id, self.function_call)
+        return self.role in ("tool", "function") or any(each is not None for each in told)
 
 
 class ChatFields(_Shared):
@@ -106,7 +120,7 @@ class TextFields(_Shared):
     logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
 
 
-Body = TypeVar("Body", ChatFields, TextFields)
+Body = TypeVar("Body", bound=ChatFields | TextFields)
 
 
 def read_fields(shape: type[Body], body: Any) -> Body:
@@ -115,15 +129,12 @@ def read_fields(shape: type[Body], body: Any) -> Body:
         raise wrong("the body has to be a JSON object", None)
     kept = {}
     for key, value in body.items():
-        if key in _WITHOUT_EFFECT or (key in _NEUTRAL and key not in shape.model_fields and _is_neutral(key, value)):
-            continue
-        if key in _NEUTRAL and key not in shape.model_fields:
-            name = one_line(key, 80)
-            raise unsupported(key, _WHY.get(key, f"{name} is not served: leave it out"))
-        if key not in shape.model_fields:
+        if key in shape.model_fields:
+            kept[key] = value
+        elif key in _NEUTRAL and not _is_neutral(key, value):
+            raise unsupported(key, _WHY.get(key, f"{key} is not served: leave it out"))
+        elif key not in _NEUTRAL and key not in _WITHOUT_EFFECT:
             raise ApiError(400, f"unknown field: {one_line(key, 80)}", one_line(key, 80), "unknown_parameter")
-        kept[key] = value
-    _refuse_tool_turns(kept.get("messages"))
     try:
         return shape.model_validate(kept)
     except ValidationError as error:
@@ -136,22 +147,3 @@ def _is_neutral(key: str, value: Any) -> bool:
     if value is None:
         return True
     return any(value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in _NEUTRAL[key])
-
-
-def _refuse_tool_turns(messages: Any) -> None:
-    for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, Mapping):
-            held = [key for key in ("tool_calls", "tool_call_id", "function_call") if message.get(key) is not None]
-            if held or message.get("role") in ("tool", "function"):
-                raise unsupported("messages", "tool calls are not served: a message holds one")
-            for key in (
-                "tool_calls",
-                "function_call",
-                "refusal",
-                "audio",
-                "annotations",
-                "reasoning_content",
-                "reasoning",
-            ):
-                if isinstance(message, dict):
-                    message.pop(key, None)

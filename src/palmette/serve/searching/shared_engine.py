@@ -12,7 +12,7 @@ from palmette.backends.backend import Expansion, Interruptible, Step, TellsFailu
 from palmette.errors import BackendError
 from palmette.run.parts import Parts
 from palmette.run.watch import Watch
-from palmette.score.scorer import Candidate, KeepsPaths
+from palmette.score.scorer import Candidate
 from palmette.serve.searching.seat import Seat
 from palmette.tasks.task import Message
 from palmette.units import describe_error
@@ -80,7 +80,7 @@ class SharedEngine:
     def forget(self, messages: Sequence[Message]) -> None:
         """Have the scorer free what it keeps for a question."""
         scorer = self._watch.scorer
-        if isinstance(self.parts.scorer, KeepsPaths) and scorer is not None:
+        if scorer is not None:
             self._post(lambda: scorer.forget(messages))
 
     def embed(self, texts: Sequence[str]) -> Any:

@@ -55,7 +55,7 @@ async def read_json(request: Request, most_bytes: int) -> Any:
         raise ApiError(415, "the body has to be sent with Content-Type: application/json", None, "invalid_content_type")
     too_large = ApiError(413, f"the body is over the limit of this gateway, {most_bytes} bytes", None, "body_too_large")
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length[:20]) > most_bytes:
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > most_bytes:
         raise too_large
     body = bytearray()
     async for chunk in request.stream():
