@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import sys
 import time
 from collections import Counter
@@ -46,7 +47,8 @@ class Server:
     def __init__(self, port: int, arguments: list[str], log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "palmette", "serve", "--port", str(port), "--policy", "seedling"]
-        self._command = [*command, "--set", "search.lambda_diversity=0", *arguments]
+        settings = ["--set", "search.lambda_diversity=0", "--set", "search.total_tokens=96"]
+        self._command = [*command, *settings, *arguments]
         self._log = log
         self.process: asyncio.subprocess.Process | None = None
 
@@ -224,10 +226,11 @@ def main() -> None:
     if seen.first:
         ordered = sorted(seen.first)
         print(f"first text of a stream: median {ordered[len(ordered) // 2]:.2f} s, of {len(ordered)}")
-    part = len(seen.resident) // 10 or 1
-    middles = [sorted(mib for _, mib in seen.resident[start : start + part])[part // 2] for start in (part, -part)]
+    after = seen.resident[len(seen.resident) // 2 :]  # Since the restart.
+    tenth = len(after) // 10 + 1
+    middles = [statistics.median(mib for _, mib in part) for part in (after[tenth : 2 * tenth], after[-tenth:])]
     print(
-        f"resident MiB: {middles[0]:.0f} early, {middles[1]:.0f} at the end, "
+        f"resident MiB: {middles[0]:.0f} soon after the restart, {middles[1]:.0f} at the end, "
         f"{max(mib for _, mib in seen.resident):.0f} at the most"
     )
     plot(seen, arguments.plot)

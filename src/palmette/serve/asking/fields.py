@@ -120,7 +120,7 @@ class TextFields(_Shared):
     logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
 
 
-Body = TypeVar("Body", bound=ChatFields | TextFields)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 def read_fields(shape: type[Body], body: Any) -> Body:

@@ -42,7 +42,8 @@ function showTree(run) {
   if (byId("explorer").hidden) return;
   showRun(0);
   byId("vote").hidden = run.state !== "done";
-  if (run.state !== "done") byId("verdict").textContent = grows ? "It grows." : "The search was given up.";
+  const elected = question.choices[run.config.search.vote][0];
+  byId("verdict").textContent = grows ? "It grows." : run.state === "failed" ? "The search was given up." : elected === null ? "No branch gave an answer." : `Elected answer: ${elected}`;
 }
 
 function showError(text) {
