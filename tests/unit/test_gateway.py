@@ -152,6 +152,8 @@ def test_details_of_the_search_come_in_the_extra_body(client: openai.OpenAI) -> 
 
 
 REFUSED: list[dict[str, Any]] = [
+    {"temperature": 0.5},
+    {"top_p": 0.5},
     {"tools": [{"type": "function", "function": {"name": "f"}}]},
     {"functions": [{"name": "f"}]},
     {"response_format": {"type": "json_object"}},

@@ -19,6 +19,7 @@ __all__ = [
     "OnDevice",
     "StartsSteps",
     "Step",
+    "TakesSampling",
     "TakesWeights",
     "TellsFailures",
     "TellsKv",
@@ -125,6 +126,13 @@ class Expands(Backend, Protocol):
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         """Generate one step for each expansion; return them in the same order when all are done."""
+
+
+@runtime_checkable
+class TakesSampling(Protocol):
+    """A backend that samples a step with its expansion's own `temperature` and `top_p`."""
+
+    takes_sampling: Literal[True]
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -32,6 +33,8 @@ class LocalBackend:
     gives one token a step; the steps are the same. None drafts where that is faster: not with small models, whose ticks
     read few weights.
     """
+
+    takes_sampling: Literal[True] = True
 
     def __init__(
         self,

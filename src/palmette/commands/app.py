@@ -15,10 +15,10 @@ from palmette.commands.report import report
 from palmette.commands.rows import rows
 from palmette.commands.search import search
 from palmette.commands.serve import serve
-from palmette.commands.sft import sft
 from palmette.commands.sweep import demo, sweep
-from palmette.commands.train import train
-from palmette.commands.train_prm import train_prm
+from palmette.commands.training.sft import sft
+from palmette.commands.training.train import train
+from palmette.commands.training.train_prm import train_prm
 from palmette.errors import PalmetteError
 from palmette.units import nearest, one_line
 

@@ -12,17 +12,16 @@ from palmette import __version__
 from palmette.backends.backend import TellsKv, Tokenizes
 from palmette.errors import ConfigError
 from palmette.score.judge import load_judge
-from palmette.score.scorer import ReadsPrompts
 from palmette.search.cluster import by_meaning
 from palmette.search.growth import Limits
 from palmette.search.result import SearchResult
 from palmette.serve.asking.ask import Ask, search_settings
 from palmette.serve.asking.efforts import Room, extent
 from palmette.serve.asking.names import ModelNames
+from palmette.serve.asking.prompt import read_prompt
 from palmette.serve.bounds import Bounds
 from palmette.serve.found import Choice, choices_of, path_logprobs
 from palmette.serve.metrics import Metrics
-from palmette.serve.refusals import unsupported, wrong
 from palmette.serve.running import Found, Running
 from palmette.serve.searching.admission import Admission, Place
 from palmette.serve.searching.search_job import QUESTION, Piece, SearchJob
@@ -72,7 +71,9 @@ class Gateway:
         """Start the search of a request. Raises ApiError where it is refused or there is no room, ConfigError too."""
         question = Question(QUESTION, ask.messages, text=ask.question)
         check_question(question, "the request")
-        prompt = await asyncio.wrap_future(self.engine.call(lambda: self._prompt(ask)))
+        prompt = await asyncio.wrap_future(
+            self.engine.call(lambda: read_prompt(ask, self.engine.parts, self.config.policy))
+        )
         width = ask.n if ask.strategy is None else ask.details.width
         grown = extent(self._room, len(prompt), ask.effort, width=width, total_tokens=ask.max_tokens)
         has_clusters = self.engine.parts.embedder is not None
@@ -103,24 +104,6 @@ class Gateway:
             running.job.give_up()
         self._threads.shutdown()
         self.engine.close()
-
-    def _prompt(self, ask: Ask) -> tuple[int, ...]:
-        """Return the tokens of a request's prompt; called by the engine's thread, which owns the tokenizer."""
-        backend, scorer = self.engine.parts.backend, self.engine.parts.scorer
-        if ask.logprobs and not isinstance(backend, Tokenizes):
-            raise unsupported("logprobs", "logprobs are not served: the policy's tokens have no texts here")
-        if ask.kind == "text":
-            if not isinstance(backend, Tokenizes):
-                raise unsupported("prompt", "prompts without messages are not served with this policy")
-            tokens = backend.encode_text(ask.question)
-        else:
-            tokens = backend.encode(ask.messages)
-            reader: object = scorer
-            if ask.strategy is not None and isinstance(reader, ReadsPrompts):
-                reader.check_prompt(ask.messages)
-        if not tokens:
-            raise wrong("the prompt is empty", "prompt" if ask.kind == "text" else "messages")
-        return tuple(tokens)
 
     def _start(
         self,

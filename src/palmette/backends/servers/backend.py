@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal
 from weakref import finalize
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
@@ -32,6 +32,8 @@ class ServedBackend:
     affair: `release` only gives up requests. `tokenizer` encodes prompts in the caller's thread; `dialect` and `text`
     are used in another one and need a copy of their own, since encoding changes settings of a tokenizer.
     """
+
+    takes_sampling: Literal[True] = True
 
     def __init__(
         self,
