@@ -25,9 +25,9 @@ def read_prompt(ask: Ask, parts: Parts, policy: PolicySettings) -> tuple[int, ..
         tokens = backend.encode_text(ask.question)
     else:
         tokens = backend.encode(ask.messages)
-        reader: object = scorer
-        if ask.strategy is not None and isinstance(reader, ReadsPrompts):
-            reader.check_prompt(ask.messages)
+    reader: object = scorer
+    if ask.strategy is not None and isinstance(reader, ReadsPrompts):
+        reader.check_prompt(ask.messages)
     if not tokens:
         raise wrong("the prompt is empty", "prompt" if ask.kind == "text" else "messages")
     return tuple(tokens)
