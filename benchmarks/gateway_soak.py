@@ -147,9 +147,8 @@ async def client_loop(url: str, cases: dict[Case, str], seen: Seen, random: Rand
                 seen.wrong.append(f"{case}: {found!r}, alone {cases[case]!r}")
 
 
-async def watch(server: Server, seen: Seen, until: float) -> None:
+async def watch(server: Server, seen: Seen, begun: float, until: float) -> None:
     """Read resident memory twice a second."""
-    begun = time.monotonic()
     while time.monotonic() < until:
         try:
             seen.resident.append((time.monotonic() - begun, server.resident_mib()))
@@ -167,18 +166,18 @@ async def soak(arguments: argparse.Namespace) -> Seen:
     random, seen = Random(16), Seen()
     await server.start()
     questions = [question.messages[-1]["content"] for question in load_task("ladder", questions=12).questions]
-    asked = [(random.choice(MODELS), question, random.randrange(1000)) for question in questions for _ in range(3)]
+    asked = [(random.choice(MODELS), question, random.randrange(1000)) for question in questions]
     async with httpx2.AsyncClient(timeout=600) as client:
         cases = {case: await answer(client, server.url, case, None, None) or "" for case in asked}
     print(f"{len(cases)} requests answered alone", flush=True)
-    half = arguments.seconds / 2
+    half, begun = arguments.seconds / 2, time.monotonic()
     for part in range(2):
         until = time.monotonic() + half
         clients = [
             client_loop(server.url, cases, seen, Random(100 * part + number), until)
             for number in range(arguments.clients)
         ]
-        running = asyncio.gather(*clients, watch(server, seen, until + (3 if part == 0 else 0)))
+        running = asyncio.gather(*clients, watch(server, seen, begun, until))
         if part == 0:
             await asyncio.sleep(half - 3)
             await server.stop(signal.SIGKILL)  # In the middle of requests.

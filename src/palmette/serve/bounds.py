@@ -20,7 +20,7 @@ class Bounds:
     """Searches under way at a time."""
     waiting: int = 64
     """Requests that wait for a place; further ones are told to come again."""
-    wait_seconds: float = 10.0
+    wait_seconds: float = 30.0
     """How long a request waits for a place before it is told to come again."""
     drain_seconds: float = 60.0
     """How long searches under way may go on after SIGTERM."""

@@ -178,7 +178,7 @@ class Gateway:
         self.metrics.seconds.observe(time.monotonic() - running.began)
         if error is None:
             result, found = done.result()
-            running.tree.result = result
+            running.tree.finish(result)
             self.metrics.tokens.labels("prompt").inc(found.usage.prompt)
             self.metrics.tokens.labels("generated").inc(found.usage.completion)
             running.found.set_result(found)

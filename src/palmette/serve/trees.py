@@ -2,7 +2,7 @@
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,44 +19,49 @@ _MOST_NODES = 200_000
 
 @dataclass(eq=False)
 class GrowingTree:
-    """A search as its page shows it. `events` grow while it runs; `result` is there when it has ended."""
+    """A search as its page shows it. `events` grow while it runs; `votes` are there when it has ended."""
 
     id: str
     model: str
     settings: SearchSettings
     events: Sequence[Event]
-    result: SearchResult | None = None
+    votes: dict[str, Any] | None = None
     failed: bool = False
+
+    def finish(self, result: SearchResult) -> None:
+        """Keep the votes of a search that has ended; its tree is in the events."""
+        self.votes = _votes(result.ballots, {vote: choice.answer for vote, choice in result.choices.items()})
 
     def data(self) -> dict[str, Any]:
         """Return the tree as JSON values, with `state`: growing, done or failed."""
         replays = replay(list(self.events))
-        state = "done" if self.result else "failed" if self.failed else "growing"
+        state = "done" if self.votes else "failed" if self.failed else "growing"
         search = {"strategy": self.settings.strategy, "width": self.settings.width, "vote": self.settings.vote}
         run: dict[str, Any] = {
             "config": {"search": {**search, "aggregate": self.settings.aggregate}},
             "model": self.model,
         }
-        questions = [{**tree_data(each, self.settings), **self._votes(), "judged": False} for each in replays.values()]
+        questions = [
+            {**tree_data(each, self.settings), **(self.votes or _votes((), dict.fromkeys(VOTES))), "judged": False}
+            for each in replays.values()
+        ]
         return {**run, "state": state, "results": {"questions": len(questions)}, "questions": questions}
-
-    def _votes(self) -> dict[str, Any]:
-        """Return ballots and choices as `question_data` has them; there is nobody to judge them."""
-        if self.result is None:
-            return {"ballots": [], "outcomes": [], "choices": {vote: [None, None] for vote in VOTES}}
-        places: dict[str, int] = {}
-        ballots: Sequence[Ballot] = self.result.ballots
-        for ballot in ballots:
-            places.setdefault(ballot.canonical, len(places))
-        return {
-            "ballots": [[each.leaf, each.answer, each.score, places[each.canonical]] for each in ballots],
-            "outcomes": [None] * len(places),
-            "choices": {vote: [choice.answer, None] for vote, choice in self.result.choices.items()},
-        }
 
     def nodes(self) -> int:
         """Count the steps so far."""
         return sum(len(event.nodes) for event in list(self.events) if isinstance(event, WaveDone))
+
+
+def _votes(ballots: Sequence[Ballot], elected: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return ballots and choices as `question_data` has them; there is nobody to judge them."""
+    places: dict[str, int] = {}
+    for ballot in ballots:
+        places.setdefault(ballot.canonical, len(places))
+    return {
+        "ballots": [[each.leaf, each.answer, each.score, places[each.canonical]] for each in ballots],
+        "outcomes": [None] * len(places),
+        "choices": {vote: [answer, None] for vote, answer in elected.items()},
+    }
 
 
 class TreeStore:
