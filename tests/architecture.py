@@ -9,6 +9,7 @@ PACKAGE = ROOT / "src" / "palmette"
 PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = (
     "commands",
+    "serve",
     "run",
     "report",
     "launch",

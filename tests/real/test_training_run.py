@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from palmette.commands.training_run import Page
+from palmette.commands.training.training_run import Page
 from palmette.config import load_config
 from palmette.errors import ConfigError, PalmetteError, RunError
 from palmette.event_log import read_events

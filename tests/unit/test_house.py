@@ -36,6 +36,11 @@ def test_backends_of_servers_import_no_torch_and_no_http_library_before_a_server
     assert not {"torch", "transformers", "httpx2"} & loaded_by(f"import palmette.api, {names}")
 
 
+def test_nothing_of_the_gateway_is_imported_before_it_is_started() -> None:
+    gateway = {"starlette", "uvicorn", "prometheus_client", "palmette.serve"}
+    assert not gateway & loaded_by("import palmette.api, palmette.commands.app, palmette.commands.serve")
+
+
 def test_the_search_parts_import_no_torch() -> None:
     names = ", ".join(f"palmette.search.{path.stem}" for path in (PACKAGE / "search").glob("*.py"))
     assert "torch" not in loaded_by(f"import {names}")

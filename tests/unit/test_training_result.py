@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from palmette.commands.training_result import finished_checkpoint, result_lines, result_of, stopped, tell_finished
+from palmette.commands.training.training_result import (
+    finished_checkpoint,
+    result_lines,
+    result_of,
+    stopped,
+    tell_finished,
+)
 from palmette.config import load_config
 from palmette.event_log import EventLog
 from palmette.events import RunStarted, UpdateDone

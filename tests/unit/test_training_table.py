@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from palmette.commands.training_table import TrainingTable, batch_lines, cost_lines
+from palmette.commands.training.training_table import TrainingTable, batch_lines, cost_lines
 from palmette.events import Evaluated, Noticed, ShownSample, UpdateDone
 
 pytestmark = pytest.mark.unit

@@ -14,13 +14,18 @@ __all__ = [
     "Expands",
     "Expansion",
     "Finish",
+    "Interruptible",
     "Message",
     "OnDevice",
     "StartsSteps",
     "Step",
+    "TakesSampling",
     "TakesWeights",
+    "TellsFailures",
+    "TellsKv",
     "TellsNotices",
     "TellsTokens",
+    "Tokenizes",
     "check_length",
 ]
 
@@ -31,7 +36,8 @@ class Expansion:
 
     `prefix` holds all tokens from the prompt's first to the parent's last, and `seed` determines the sampled tokens.
     `node` is the id of the new child, None if it will never be a parent. The step ends with the text `step_end` or
-    after `max_tokens`, the solution with the model's end token or the text `stop`.
+    after `max_tokens`, the solution with the model's end token or the text `stop`. `temperature` and `top_p` are those
+    of the policy's settings where they are None.
     """
 
     question: str
@@ -42,6 +48,8 @@ class Expansion:
     node: int | None = None
     step_end: str = "\n"
     stop: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,13 @@ class Expands(Backend, Protocol):
 
 
 @runtime_checkable
+class TakesSampling(Protocol):
+    """A backend that samples a step with its expansion's own `temperature` and `top_p`."""
+
+    takes_sampling: Literal[True]
+
+
+@runtime_checkable
 class TakesWeights(Protocol):
     """A backend or a scorer whose weights can be replaced while it is in use; KV of the old weights is dropped."""
 
@@ -144,11 +159,47 @@ class TellsTokens(Protocol):
 
 
 @runtime_checkable
+class TellsFailures(Protocol):
+    """A backend whose `finished` fails at one step and goes on with the others when it is called again."""
+
+    failed_question: str | None
+    """The question of the step that `finished` has failed at last, None if it has not."""
+
+
+@runtime_checkable
+class TellsKv(Protocol):
+    """A backend that knows how much of its KV cache is in use."""
+
+    @property
+    def kv_tokens_held(self) -> int:
+        """KV tokens that the cache holds now; none when every node is released."""
+
+
+@runtime_checkable
 class TellsNotices(Protocol):
     """A backend or a scorer that has something to tell before a search: what it cannot do, or does differently."""
 
     notices: tuple[str, ...]
     """One line each."""
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A backend whose `finished` can be made to return before a step is done, so that others can be started."""
+
+    def interrupt(self) -> None:
+        """Have a `finished` that waits in another thread, or else the next one, return soon, perhaps with no step."""
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """A backend that has the policy's tokenizer: reads a prompt without a chat template, and spells tokens."""
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt as it is; no text in it becomes a control token."""
+
+    def spell(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token; a part of a character is U+FFFD."""
 
 
 @runtime_checkable

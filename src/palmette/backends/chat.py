@@ -87,6 +87,18 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     return tokens
 
 
+def encode_prompt(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens of a prompt without a template, after the token that begins every text, if there is one."""
+    first = list(tokenizer.encode(""))[:1]
+    begins = first if first and first[0] == tokenizer.bos_token_id else []
+    return (*begins, *encode_text(tokenizer, text))
+
+
+def spell(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    """Return the text of each token, as far as it has one by itself."""
+    return [str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in tokens]
+
+
 def _cut(text: str, spelled: set[str]) -> list[str]:
     """Return the text in pieces, cut after the first character of every spelling; by character if there is none."""
     pattern = "|".join(re.escape(spelling) for spelling in sorted(spelled))

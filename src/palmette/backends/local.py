@@ -3,14 +3,16 @@
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.blocking import expand_all
-from palmette.backends.chat import render
+from palmette.backends.chat import encode_prompt, render, spell
 from palmette.backends.step_text import Ending, StepText, end_tokens_of
 from palmette.engine.cuts import Sampling
 from palmette.engine.drafts import Acceptance
@@ -31,6 +33,8 @@ class LocalBackend:
     gives one token a step; the steps are the same. None drafts where that is faster: not with small models, whose ticks
     read few weights.
     """
+
+    takes_sampling: Literal[True] = True
 
     def __init__(
         self,
@@ -54,7 +58,8 @@ class LocalBackend:
         self._engine = Engine(self.tree, sampling, max_lanes=batch_rows, ended=self._ended, drafts=drafts)
         self._rows: list[_Row] = []
         """The steps in flight."""
-        self._temperature = sampling.logprob_temperature
+        self._sampling = sampling
+        self._is_interrupted = False
         self._nodes: dict[str, dict[int, CacheNode]] = {}
         self.device = str(self.tree.device)
         self.kv_bytes_per_token = self.tree.cache.pool.shape.token_bytes
@@ -72,6 +77,11 @@ class LocalBackend:
     def calls(self) -> int:
         """Forward passes made so far."""
         return self.tree.calls
+
+    @property
+    def kv_tokens_held(self) -> int:
+        """KV tokens that the cache holds now; see `TellsKv`."""
+        return self.tree.cache.pool.taken_bytes // self.kv_bytes_per_token
 
     @property
     def acceptance(self) -> Acceptance:
@@ -99,6 +109,18 @@ class LocalBackend:
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a prompt; see `Backend`."""
         return render(self._tokenizer, messages)
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt without a template; see `Tokenizes`."""
+        return encode_prompt(self._tokenizer, text)
+
+    def spell(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token; see `Tokenizes`."""
+        return spell(self._tokenizer, tokens)
+
+    def interrupt(self) -> None:
+        """Have `finished` return after the present tick; see `Interruptible`."""
+        self._is_interrupted = True
 
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Free the KV of these nodes and give up steps in flight for them; see `Backend`."""
@@ -135,7 +157,9 @@ class LocalBackend:
             check_length(expansion, self.context_tokens)
         parents = {(each.question, each.parent, each.prefix): each for each in expansions}
         nodes = {key: self._parent(expansion) for key, expansion in parents.items()}
-        rows = [_Row(nodes[each.question, each.parent, each.prefix], each) for each in expansions]
+        rows = [
+            _Row(nodes[each.question, each.parent, each.prefix], each, self._sampling_of(each)) for each in expansions
+        ]
         self._rows += rows
         self._engine.add(rows)
 
@@ -148,8 +172,9 @@ class LocalBackend:
         self.tree.look_at_weights()
         ended: list[Row[Ending]] = []
         with as_backend_error(self._name):
-            while self._rows and not ended:
+            while self._rows and not ended and not self._is_interrupted:
                 ended = self._engine.tick(run_pieces)
+        self._is_interrupted = False
         done = [row for row in ended if isinstance(row, _Row)]
         self._rows = [row for row in self._rows if row.ending is None]
         for row in done:
@@ -184,7 +209,16 @@ class LocalBackend:
     def _step(self, row: "_Row") -> Step:
         assert row.ending is not None
         finish, text = row.ending
-        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, self._temperature)
+        temperature = (row.sampling or self._sampling).logprob_temperature
+        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, temperature)
+
+    def _sampling_of(self, expansion: Expansion) -> Sampling | None:
+        """Return how the step is sampled where the expansion tells, None as all others are."""
+        if expansion.temperature is None and expansion.top_p is None:
+            return None
+        own = self._sampling
+        temperature = own.temperature if expansion.temperature is None else expansion.temperature
+        return replace(own, temperature=temperature, top_p=own.top_p if expansion.top_p is None else expansion.top_p)
 
     def _parent(self, expansion: Expansion) -> CacheNode:
         """Return the cache node of the parent; add one if none with this id has exactly the tokens of the prefix."""
@@ -205,8 +239,9 @@ class LocalBackend:
 class _Row(Row[Ending]):
     """A row with the expansion that it decodes."""
 
-    def __init__(self, parent: CacheNode, expansion: Expansion) -> None:
-        super().__init__(parent, expansion.seed, expansion.max_tokens, (expansion.step_end, expansion.stop))
+    def __init__(self, parent: CacheNode, expansion: Expansion, sampling: Sampling | None) -> None:
+        rules = (expansion.step_end, expansion.stop)
+        super().__init__(parent, expansion.seed, expansion.max_tokens, rules, sampling=sampling)
         self.expansion = expansion
 
 

@@ -52,8 +52,6 @@ class OpenaiDialect:
     text is tokenized here, and every token of an answer gets the mean of the answer's log-probabilities.
     """
 
-    logprob_temperature = 1.0
-
     def __init__(self, policy: Policy) -> None:
         settings = policy.settings
         if settings.top_k is not None or settings.min_p > 0:
@@ -63,6 +61,10 @@ class OpenaiDialect:
             )
         self._policy = policy
         self._names: dict[str, str] = {}
+
+    def logprob_temperature(self, temperature: float | None) -> float:
+        """Return 1: log-probabilities are those before temperature; see `Dialect`."""
+        return 1.0
 
     async def meet(self, client: Client) -> Served:
         """Check the model, and that a prompt of token ids is read as such; see `Dialect`."""
@@ -103,15 +105,13 @@ class OpenaiDialect:
         return ServerMetrics(client.address)
 
     async def _ask(self, client: Client, request: Request) -> _Completion:
-        settings = self._policy.settings
         asked: dict[str, Any] = {
             "model": self._names[client.address],
             "prompt": [*request.prompt],
             "max_tokens": min(request.max_tokens, _MOST_TOKENS),
             "n": 1,
             "seed": request.seed % SHORT_SEEDS,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
+            **self._policy.drawn(request),
             "logprobs": 1,
         }
         return read(_Completion, await client.post(_PATH, asked), client, _PATH)

@@ -71,9 +71,12 @@ class SglangDialect:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.weights: Weights | None = None
-        self.logprob_temperature = policy.settings.temperature or 1.0
         self._prefixes: dict[str, tuple[int, int]] = {}
         """Prompt tokens asked of each server, and how many of them it had cached."""
+
+    def logprob_temperature(self, temperature: float | None) -> float:
+        """Return the temperature of the request, 1 for 0; see `Dialect`."""
+        return (self._policy.settings.temperature if temperature is None else temperature) or 1.0
 
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
@@ -92,7 +95,7 @@ class SglangDialect:
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
         sampling = {
-            **self._policy.sampling(request.stops),
+            **self._policy.sampling(request),
             "max_new_tokens": request.max_tokens,
             "top_k": self._policy.settings.top_k or -1,
             "sampling_seed": request.seed % SHORT_SEEDS,

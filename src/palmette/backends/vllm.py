@@ -48,13 +48,15 @@ class VllmDialect:
     Log-probabilities are those before temperature and cuts: vLLM's default, `--logprobs-mode raw_logprobs`.
     """
 
-    logprob_temperature = 1.0
-
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.weights: Weights | None = None
         self._names: dict[str, str] = {}
         """What each server calls the policy."""
+
+    def logprob_temperature(self, temperature: float | None) -> float:
+        """Return 1: log-probabilities are those before temperature; see `Dialect`."""
+        return 1.0
 
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
@@ -72,7 +74,7 @@ class VllmDialect:
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
         asked = {
-            **self._policy.sampling(request.stops),
+            **self._policy.sampling(request),
             "prompt": [*request.prompt],
             "max_tokens": request.max_tokens,
             "n": 1,

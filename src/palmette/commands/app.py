@@ -14,10 +14,11 @@ from palmette.commands.plugins import plugins
 from palmette.commands.report import report
 from palmette.commands.rows import rows
 from palmette.commands.search import search
-from palmette.commands.sft import sft
+from palmette.commands.serve import serve
 from palmette.commands.sweep import demo, sweep
-from palmette.commands.train import train
-from palmette.commands.train_prm import train_prm
+from palmette.commands.training.sft import sft
+from palmette.commands.training.train import train
+from palmette.commands.training.train_prm import train_prm
 from palmette.commands.up import up
 from palmette.errors import PalmetteError
 from palmette.units import nearest, one_line
@@ -29,7 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, up, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
+for command in (
+    search, plan, up, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins, grade
+):  # fmt: skip
     app.command()(command)
 
 _OTHER_WORDS = {

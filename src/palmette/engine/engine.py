@@ -44,6 +44,8 @@ class Row(Generic[Ending]):
     ending: Ending | None = None
     index: Index | None = field(default=None, repr=False)
     """What was written for the row's question, for drafts; set by the engine."""
+    sampling: Sampling | None = None
+    """How this row is sampled, None for the engine's own settings."""
 
     def tip(self) -> CacheNode:
         """Return the cache node whose last token the next token follows."""
@@ -323,13 +325,17 @@ class Engine(Generic[Ending]):
     def _draw(self, drawn: Sequence[Drawn[Ending]], logits_PV: torch.Tensor, indices: Sequence[int]) -> None:
         """Draw the next token of each, from the logits at its index; append it with its log-probability."""
         chunk = max(1, DRAWN_LOGITS // logits_PV.shape[1])
-        for start in range(0, len(drawn), chunk):
-            self._draw_together(drawn[start : start + chunk], _rows(logits_PV, indices[start : start + chunk]))
+        for sampling in dict.fromkeys(each.row.sampling for each in drawn):
+            alike = [place for place, each in enumerate(drawn) if each.row.sampling == sampling]
+            for start in range(0, len(alike), chunk):
+                places = alike[start : start + chunk]
+                logits_RV = _rows(logits_PV, [indices[place] for place in places])
+                self._draw_together([drawn[place] for place in places], logits_RV, sampling or self._sampling)
 
-    def _draw_together(self, drawn: Sequence[Drawn[Ending]], logits_RV: torch.Tensor) -> None:
+    def _draw_together(self, drawn: Sequence[Drawn[Ending]], logits_RV: torch.Tensor, sampling: Sampling) -> None:
         seeds = [each.row.seed for each in drawn]
         places = [len(each.row.tokens) + len(each.tokens) for each in drawn]
-        result = draw(logits_RV, Streams(seeds, places), self._sampling)
+        result = draw(logits_RV, Streams(seeds, places), sampling)
         check_finite(result.logprobs_R, "the policy's logits")
         tokens, logprobs = result.tokens_R.tolist(), result.logprobs_R.tolist()
         logits_alone: dict[CacheNode, torch.Tensor] = {}
@@ -340,7 +346,7 @@ class Engine(Generic[Ending]):
             with as_many_as_ever():
                 if tip not in logits_alone:  # Rows of one lane have drawn the same drafted tokens so far.
                     logits_alone[tip] = self._model.run_alone([*tip.path_tokens(), *drawn[index].tokens])
-                redrawn = draw(logits_alone[tip], Streams([seeds[index]], [places[index]]), self._sampling)
+                redrawn = draw(logits_alone[tip], Streams([seeds[index]], [places[index]]), sampling)
             tokens[index], logprobs[index] = int(redrawn.tokens_R), float(redrawn.logprobs_R)
         for each, token, logprob in zip(drawn, tokens, logprobs, strict=True):
             each.tokens.append(token)

@@ -185,7 +185,7 @@ def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
             f"started. Set memory.devices to cpu:{written_size(host)}, or use palmette plan to see what GPUs would hold"
         )
     try:
-        job = _job_in_process(config, train=train)
+        job = job_in_process(config, train=train)
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
         return  # It may still run: not every shape is known. If it cannot, loading it says why.
@@ -193,7 +193,7 @@ def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
         raise BudgetError(refusal(job, devices, plan))
 
 
-def _job_in_process(config: Config, *, train: bool) -> Job:
+def job_in_process(config: Config, *, train: bool) -> Job:
     """Return the job of a search or of training inside this process, without what only `palmette plan` refuses.
 
     A reward model on servers holds nothing here. An embedder may be on any device. A KV budget is refused only where it
@@ -231,7 +231,7 @@ def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
     if config.policy.is_served and not train:
         return PlannedMemory({})
     try:
-        plan = plan_job(_job_in_process(config, train=train), devices)
+        plan = plan_job(job_in_process(config, train=train), devices)
     except (ConfigError, BackendError):
         return PlannedMemory({})
     device = next((device for device in plan.devices if "policy" in device.roles), None)

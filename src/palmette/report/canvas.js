@@ -1,4 +1,12 @@
-// Helpers for canvas drawing: shapes of nodes, shortened text, resolution, colors.
+// Helpers for drawing: shapes of marks and nodes, shortened text, resolution, colors.
+function markPath(kind, x, y, r) {
+  if (kind === "square") return `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`;
+  if (kind === "triangle") return `M${x} ${y - r * 1.2}L${x + r * 1.15} ${y + r * 0.9}H${x - r * 1.15}z`;
+  if (kind === "diamond") return `M${x} ${y - r * 1.3}L${x + r * 1.3} ${y}L${x} ${y + r * 1.3}L${x - r * 1.3} ${y}z`;
+  if (kind === "cross") { const t = r * 0.42, l = r * 1.2; return `M${x - t} ${y - l}h${2 * t}v${l - t}h${l - t}v${2 * t}h${t - l}v${l - t}h${-2 * t}v${t - l}h${t - l}v${-2 * t}h${l - t}z`; }
+  return `M${x + r} ${y}A${r} ${r} 0 1 1 ${x - r} ${y}A${r} ${r} 0 1 1 ${x + r} ${y}z`;
+}
+
 // Adds the shape of a node to the current path of `pen`.
 function trace(pen, kind, x, y, radius) {
   if (kind === CORRECT || kind === WRONG || kind === UNJUDGED) pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);

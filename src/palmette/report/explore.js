@@ -1,4 +1,5 @@
 // The explorer: selects run, question, wave and node, and shows the texts and tables around the tree.
+const outcomeText = (outcome) => ({ timed_out: "timed out" })[outcome] ?? outcome ?? "not judged";
 const MOST_CHIPS = 12, MOST_CANDIDATES = 8;
 const explorer = { run: null, question: null, tree: null, wave: 0 };
 const view = new TreeView(byId("view"), byId("tall"), byId("canvas"), (node) => pick(node));
@@ -104,7 +105,7 @@ function showNode() {
   if (aggregated !== null) parts.push(`path score ${share(aggregated)} (${run.config.search.aggregate})`);
   if (tree.cluster[node] >= 0) parts.push(`cluster ${letter(tree.cluster[node])}`);
   const ballot = tree.answers.get(node);
-  if (tree.end[node] && tree.end[node] !== STOPPED) parts.push(ballot ? `answer ${ballot.answer}, ${outcomeText(question.outcomes[ballot.candidate])}` : "no answer");
+  if (tree.end[node] && tree.end[node] !== STOPPED) parts.push(ballot ? `answer ${ballot.answer}${question.judged === false ? "" : `, ${outcomeText(question.outcomes[ballot.candidate])}`}` : "no answer");
   byId("node-line").textContent = parts.join(" · ");
   byId("path").replaceChildren(...pathTo(tree, node).map((step) => {
     const item = element("li"), score = step ? question.scores[step - 1] : null;
@@ -141,12 +142,12 @@ function winners() {
 }
 
 function showVotes() {
-  const { question, run } = explorer, found = candidates(), won = winners(), { vote } = run.config.search;
+  const { question, run } = explorer, found = candidates(), won = winners(), { vote } = run.config.search, judged = question.judged !== false;
   const order = found.map((_, place) => place).sort((a, b) => ORDERS[vote](found[a], found[b]) || a - b);
   const [answer, outcome] = question.choices[vote], silent = question.finished.length - question.ballots.length;
   const how = { best: "the leaf with the highest path score decides", majority: "every finished leaf has one vote", weighted: "every finished leaf votes with its path score" }[vote];
-  byId("vote-line").textContent = answer === null ? `No finished leaf gave an answer (${outcomeText(outcome)}).`
-    : `This run uses the ${vote} vote: ${how}. ${plural(question.ballots.length, "leaf voted", "leaves voted")}${silent ? `, ${count(silent)} finished without an answer` : ""}; ${answer} won (${outcomeText(outcome)}).`;
+  byId("vote-line").textContent = answer === null ? `No finished leaf gave an answer${judged ? ` (${outcomeText(outcome)})` : ""}.`
+    : `This run uses the ${vote} vote: ${how}. ${plural(question.ballots.length, "leaf voted", "leaves voted")}${silent ? `, ${count(silent)} finished without an answer` : ""}; ${answer} won${judged ? ` (${outcomeText(outcome)})` : ""}.`;
   const total = found.reduce((sum, candidate) => sum + candidate.sum, 0);
   const cell = (text, isWinner) => element("td", text, isWinner ? "elected" : "");
   const lines = order.slice(0, MOST_CANDIDATES).map((place) => {
@@ -154,10 +155,11 @@ function showVotes() {
     leaves.append(chips(candidate.leaves));
     const weight = cell(share(candidate.sum), won.weighted === place);
     weight.append(element("small", total ? `${Math.round((100 * candidate.sum) / total)}%` : ""));
-    return [name, candidate.outcome === null ? element("td", "not judged") : element("td", `${right ? "✓" : "✗"} ${outcomeText(candidate.outcome)}`, right ? "right" : "wrong"), cell(count(candidate.leaves.length), won.majority === place), weight, cell(share(candidate.best), won.best === place), leaves];
+    const verdict = candidate.outcome === null ? element("td", "not judged") : element("td", `${right ? "✓" : "✗"} ${outcomeText(candidate.outcome)}`, right ? "right" : "wrong");
+    return [name, ...(judged ? [verdict] : []), cell(count(candidate.leaves.length), won.majority === place), weight, cell(share(candidate.best), won.best === place), leaves];
   });
   const decides = (name, label) => (name === vote ? `${label} (decides)` : label);
-  const table = tableOf(["answer", "outcome", decides("majority", "leaves"), decides("weighted", "sum of scores"), decides("best", "best score"), "leaves by score"], lines);
+  const table = tableOf(["answer", ...(judged ? ["outcome"] : []), decides("majority", "leaves"), decides("weighted", "sum of scores"), decides("best", "best score"), "leaves by score"], lines);
   table.querySelector("thead th:last-child").style.textAlign = "left";
   byId("votes").replaceChildren(found.length ? table : element("p", "No votes."));
   if (found.length) byId("votes").append(element("p", "A dot marks the winner of each vote.", "note"));

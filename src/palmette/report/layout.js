@@ -32,7 +32,7 @@ function layOut(question) {
     }
     for (const [leaf, label] of wave.clusters) tree.cluster[leaf] = label;
   });
-  for (const leaf of question.finished) tree.end[leaf] = WRONG;
+  for (const leaf of question.finished) tree.end[leaf] = question.judged === false ? UNJUDGED : WRONG;
   for (const leaf of question.stopped) tree.end[leaf] = STOPPED;
   for (const [leaf, answer, weight, candidate] of question.ballots) {
     tree.answers.set(leaf, { answer, weight, candidate });

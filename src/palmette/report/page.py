@@ -24,8 +24,19 @@ SCRIPTS = (
     "canvas.js",
     "tree.js",
     "explore.js",
+    "controls.js",
     "start.js",
 )
+
+
+EXPLORER = ("page.js", "layout.js", "canvas.js", "tree.js", "explore.js", "controls.js")
+"""The scripts that draw a tree on any page with the explorer's elements."""
+
+
+def read_sources(names: Sequence[str]) -> str:
+    """Return scripts or styles of this folder, joined."""
+    source = files("palmette.report")
+    return "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def write_page(compared: Comparison, path: Path) -> Path:
@@ -49,12 +60,9 @@ def write_html(
     Raises as `write_page` does.
     """
     data = json.dumps(values, separators=(",", ":"), allow_nan=False)
-    source = files("palmette.report")
-    script, style = (
-        "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in names) for names in (scripts, styles)
-    )
+    script, style = read_sources(scripts), read_sources(styles)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = source.joinpath(template).read_text(encoding="utf-8")
+    page = read_sources([template])
     # Insert the data last and without "<": text of a model can neither end the element nor be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
     page = page.replace("{{style}}", style)

@@ -11,8 +11,20 @@ from palmette.settings import SearchSettings
 
 
 def question_data(replayed: Replay, settings: SearchSettings, rejudge: Rejudge) -> dict[str, Any]:
-    """Return a finished question as JSON values. Lists with an entry for each node leave out node 0, the prompt."""
+    """Return a finished question as JSON values: its tree, and the votes of its leaves."""
     assert replayed.finished is not None
+    return {
+        **tree_data(replayed, settings),
+        "choices": {vote: [choice.answer, choice.outcome] for vote, choice in replayed.finished.choices.items()},
+        **_votes(replayed, settings, rejudge),
+    }
+
+
+def tree_data(replayed: Replay, settings: SearchSettings) -> dict[str, Any]:
+    """Return the tree of a question as JSON values, as far as it has grown.
+
+    Lists with an entry for each node leave out node 0, the prompt.
+    """
     nodes = replayed.tree.nodes[1:]
     return {
         "id": replayed.started.question,
@@ -26,9 +38,7 @@ def question_data(replayed: Replay, settings: SearchSettings, rejudge: Rejudge) 
         "finished": [node.id for node in nodes if node.finished],
         "stopped": _stopped(replayed, settings),
         "waves": [_wave(replayed, wave) for wave in replayed.waves],
-        "choices": {vote: [choice.answer, choice.outcome] for vote, choice in replayed.finished.choices.items()},
-        "generated_tokens": replayed.finished.generated_tokens,
-        **_votes(replayed, settings, rejudge),
+        "generated_tokens": replayed.tree.generated_tokens(),
     }
 
 

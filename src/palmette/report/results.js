@@ -1,6 +1,5 @@
 // The header and the table of results of searches.
 const { rows, curves } = data;
-const outcomeText = (outcome) => ({ timed_out: "timed out" })[outcome] ?? outcome ?? "not judged";
 const runLabel = ({ config: { search, seed }, name }) =>
   `${search.strategy} ${search.width}, seed ${seed}${name === `${search.strategy}-${search.width}-seed${seed}` ? "" : ` · ${name}`}`;
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any, cast
+from typing import Any, Literal, cast
 from weakref import finalize
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
-from palmette.backends.chat import render
+from palmette.backends.chat import encode_prompt, render, spell
 from palmette.backends.servers.client import Client
 from palmette.backends.servers.dialect import Dialect, Request, Served, ServerMetrics, TakesVersions, Weights
 from palmette.backends.servers.loop_thread import LoopThread
@@ -17,6 +17,9 @@ from palmette.backends.servers.pool import Pool
 from palmette.backends.servers.versions import drop_weights, use_weights
 from palmette.backends.servers.writer import StepWriter
 from palmette.backends.step_text import StepText
+
+_INTERRUPTED = -1
+"""What stands among the numbers of requests that are done where nothing is done, but `finished` shall return."""
 
 _TRIED_TOKENS = 8
 """How long the sample is that tells whether servers honor seeds."""
@@ -30,6 +33,8 @@ class ServedBackend:
     affair: `release` only gives up requests. `tokenizer` encodes prompts in the caller's thread; `dialect` and `text`
     are used in another one and need a copy of their own, since encoding changes settings of a tokenizer.
     """
+
+    takes_sampling: Literal[True] = True
 
     def __init__(
         self,
@@ -54,6 +59,9 @@ class ServedBackend:
         self._writer = StepWriter(dialect, self._pool, text, most_in_flight)
         self._numbers = count()
         self._flying: dict[int, tuple[Expansion, Future[Step | Exception]]] = {}
+        self._failed: list[tuple[Expansion, Exception]] = []
+        """Steps that failed, until `finished` raises their errors."""
+        self.failed_question: str | None = None
         self._landed: SimpleQueue[int] = SimpleQueue()
         """Numbers of requests that are done, also of those given up."""
         self._loop = LoopThread(self._clients)
@@ -77,6 +85,18 @@ class ServedBackend:
         """Return the tokens of a prompt; see `Backend`. The tokenizer is this machine's copy of the policy's."""
         return render(self._tokenizer, messages)
 
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt without a template; see `Tokenizes`."""
+        return encode_prompt(self._tokenizer, text)
+
+    def spell(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token; see `Tokenizes`."""
+        return spell(self._tokenizer, tokens)
+
+    def interrupt(self) -> None:
+        """Have `finished` return at once; see `Interruptible`."""
+        self._landed.put(_INTERRUPTED)
+
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Take these expansions; see `StartsSteps`. Raises ConfigError, with none taken, if one may be too long."""
         for expansion in expansions:
@@ -88,9 +108,12 @@ class ServedBackend:
             future.add_done_callback(_putting(self._landed, number))
 
     def finished(self) -> list[tuple[Expansion, Step]]:
-        """Wait until a step is done; see `StartsSteps`. A step that failed is not in flight any more."""
+        """Wait until a step is done; see `StartsSteps`. A step that failed is not in flight any more.
+
+        Raises what a step failed with once all that are done were returned; `failed_question` tells whose it was.
+        """
         done: list[tuple[Expansion, Step]] = []
-        while self._flying and not done:
+        while self._flying and not done and not self._failed:
             numbers = [self._landed.get()]
             while (more := _next(self._landed)) is not None:
                 numbers.append(more)
@@ -98,8 +121,15 @@ class ServedBackend:
             for expansion, future in landed:
                 outcome = future.result()
                 if isinstance(outcome, Exception):
-                    raise outcome
-                done.append((expansion, outcome))
+                    self._failed.append((expansion, outcome))
+                else:
+                    done.append((expansion, outcome))
+            if _INTERRUPTED in numbers:
+                break
+        if self._failed and not done:
+            expansion, error = self._failed.pop(0)
+            self.failed_question = expansion.question
+            raise error
         if done and self.on_tokens is not None:
             self.on_tokens(sum(len(step.tokens) for _, step in done))
         return done
@@ -111,6 +141,7 @@ class ServedBackend:
             if expansion.question == question and expansion.node in gone:
                 del self._flying[number]
                 future.cancel()
+        self._failed = [pair for pair in self._failed if pair[0].question != question or pair[0].node not in gone]
 
     def server_metrics(self) -> list[ServerMetrics]:
         """Return what each server publishes of its KV cache, in the order of the addresses."""

@@ -20,12 +20,17 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 @dataclass(frozen=True)
 class Request:
-    """A request for at most `max_tokens` tokens after `prompt`. The server may stop after one of `stops`."""
+    """A request for at most `max_tokens` tokens after `prompt`. The server may stop after one of `stops`.
+
+    `temperature` and `top_p` are those of the policy's settings where they are None.
+    """
 
     prompt: Sequence[int]
     seed: int
     max_tokens: int
     stops: Sequence[str]
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,10 @@ class ServerMetrics:
 
 
 class Dialect(Protocol):
-    """How a kind of server is asked. `logprob_temperature` is the temperature of the log-probabilities it returns."""
+    """How a kind of server is asked."""
 
-    logprob_temperature: float
+    def logprob_temperature(self, temperature: float | None) -> float:
+        """Return the temperature of the log-probabilities of a request: `temperature` is the request's own."""
 
     async def meet(self, client: Client) -> Served:
         """Ask a server what it is. Raises ConfigError if it has another model or tokenizer than the policy's."""

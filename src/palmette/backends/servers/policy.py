@@ -7,7 +7,7 @@ from typing import Any
 
 from palmette.backends.servers.backend import ServedBackend
 from palmette.backends.servers.client import require_httpx
-from palmette.backends.servers.dialect import Dialect
+from palmette.backends.servers.dialect import Dialect, Request
 from palmette.backends.servers.served_model import ServedModel
 from palmette.backends.step_text import StepText, end_tokens_of
 from palmette.errors import ConfigError
@@ -31,16 +31,22 @@ class Policy:
             "policy.model", settings.model, "policy.served_model", settings.served_model, self.tokenizer, self.folder
         )
 
-    def sampling(self, stops: Sequence[str]) -> dict[str, Any]:
+    def drawn(self, request: Request) -> dict[str, float]:
+        """Return the temperature and the top-p of a request: its own, or those of the settings."""
+        return {
+            "temperature": self.settings.temperature if request.temperature is None else request.temperature,
+            "top_p": self.settings.top_p if request.top_p is None else request.top_p,
+        }
+
+    def sampling(self, request: Request) -> dict[str, Any]:
         """Return what vLLM and SGLang call alike: a setting left out would be that of the model's generation config."""
         return {
-            "temperature": self.settings.temperature,
-            "top_p": self.settings.top_p,
+            **self.drawn(request),
             "min_p": self.settings.min_p,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            "stop": [*stops],
+            "stop": [*request.stops],
             "stop_token_ids": sorted(self.end_tokens),
         }
 

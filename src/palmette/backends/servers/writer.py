@@ -42,6 +42,8 @@ class StepWriter:
                     seed=_seed(expansion.seed, begun),
                     max_tokens=expansion.max_tokens - begun,
                     stops=stops,
+                    temperature=expansion.temperature,
+                    top_p=expansion.top_p,
                 )
                 written = await self._pool.run(expansion.question, partial(self._dialect.write, request=request))
                 if not written.tokens or len(written.tokens) != len(written.logprobs):
@@ -58,7 +60,7 @@ class StepWriter:
                     if ending is not None:
                         finish, text = ending
                         self.stale_steps += is_stale
-                        temperature = self._dialect.logprob_temperature
+                        temperature = self._dialect.logprob_temperature(expansion.temperature)
                         return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature)
 
 

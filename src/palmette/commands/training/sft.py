@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.row_training import train_rows
-from palmette.commands.training_run import config_of
+from palmette.commands.training.row_training import train_rows
+from palmette.commands.training.training_run import config_of
 
 if TYPE_CHECKING:
     from palmette.settings import Config

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
-from palmette.commands.training_run import Page, config_of
-from palmette.commands.training_table import TrainingTable
+from palmette.commands.training.training_result import finished_checkpoint, stopped, tell_finished, tell_result
+from palmette.commands.training.training_run import Page, config_of
+from palmette.commands.training.training_table import TrainingTable
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
 
@@ -115,7 +115,7 @@ def _preview(config: "Config") -> None:
     from rich.console import Console
 
     from palmette.commands.plan import show_plan
-    from palmette.commands.training_table import batch_lines, cost_lines
+    from palmette.commands.training.training_table import batch_lines, cost_lines
     from palmette.run.train import TrainingRun
 
     show_plan(config, train=True, server="sglang", predict=False, as_json=False, page=None)

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palmette.commands.training_result import finished_checkpoint, stopped, tell_finished, tell_result
-from palmette.commands.training_run import Page
-from palmette.commands.training_table import ROW_COLUMNS, TrainingTable
+from palmette.commands.training.training_result import finished_checkpoint, stopped, tell_finished, tell_result
+from palmette.commands.training.training_run import Page
+from palmette.commands.training.training_table import ROW_COLUMNS, TrainingTable
 from palmette.events import RowsTested
 from palmette.units import one_line, one_line_path
 

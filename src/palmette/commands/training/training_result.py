@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from palmette.commands.training_run import Page
-from palmette.commands.training_table import TrainingTable
+from palmette.commands.training.training_run import Page
+from palmette.commands.training.training_table import TrainingTable
 from palmette.errors import RunError, StoppedError
 from palmette.units import count_of, one_line, one_line_path
 

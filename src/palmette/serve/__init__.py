@@ -1,0 +1,1 @@
+"""The OpenAI-compatible gateway: searches behind the interface that every client of a model speaks."""

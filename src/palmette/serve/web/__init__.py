@@ -1,0 +1,1 @@
+"""The gateway's HTTP: addresses, answers, streams and the page."""
