@@ -9,6 +9,7 @@ PACKAGE = ROOT / "src" / "palmette"
 PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = (
     "commands",
+    "agents",
     "run",
     "report",
     "planner",
@@ -21,6 +22,7 @@ ROOMS = (
     "zoo",
     "tasks",
     "profiles",
+    "practices",
 )
 """In the order in which they may import each other."""
 
