@@ -23,6 +23,7 @@ ROOMS = (
     "tasks",
     "profiles",
     "practices",
+    "failures",
 )
 """In the order in which they may import each other."""
 

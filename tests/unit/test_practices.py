@@ -1,6 +1,7 @@
 """Practices: each has all that a practice needs, its check catches what breaks it and passes what keeps it."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_its_check_passes_what_keeps_the_practice(id: str) -> None:
     assert found is not None and found.kept and found.setting is None
 
 
+@cache
 def _given_settings() -> dict[str, tuple[str, str]]:
     """Return the settings that checks give for configs that break their practice, by the practice's id."""
     found = {id: check(one, of_example(one.breaks)) for id, one in practices().items() if one.breaks.config is not None}

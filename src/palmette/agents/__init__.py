@@ -1,1 +1,1 @@
-"""What palmette knows, for people and for agents: practices that are checked, failures that are known, an MCP server."""
+"""What palmette knows, for people and for agents: practices that are checked, known failures, an MCP server."""

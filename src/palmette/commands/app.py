@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from palmette import __version__
+from palmette.commands.doctor import doctor
 from palmette.commands.evaluate import evaluate
 from palmette.commands.grade import grade
 from palmette.commands.models import models
@@ -28,7 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade):
+for command in (
+    search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade, doctor,
+):  # fmt: skip
     app.command()(command)
 
 _OTHER_WORDS = {

@@ -38,4 +38,6 @@ class Signature(BaseModel):
     @cached_property
     def patterns(self) -> tuple[tuple[re.Pattern[str], ...], ...]:
         """The patterns of `all`, `any` and `none`, which ignore the case of letters."""
-        return tuple(tuple(re.compile(text, re.IGNORECASE) for text in group) for group in (self.all, self.any, self.none))
+        return tuple(
+            tuple(re.compile(text, re.IGNORECASE) for text in group) for group in (self.all, self.any, self.none)
+        )

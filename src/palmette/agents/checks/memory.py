@@ -5,6 +5,7 @@ from palmette.agents.checks.verdict import Verdict, broken, kept, value_of
 from palmette.agents.subject import Subject
 from palmette.errors import BackendError, ConfigError
 from palmette.report.memory_plan import plan_config
+from palmette.settings import EmbedderSettings
 from palmette.units import format_bytes, parse_bytes
 
 
@@ -33,13 +34,12 @@ def embedder_beside_reward(subject: Subject) -> Verdict | None:
 
 
 def no_idle_embedder(subject: Subject) -> Verdict | None:
-    """No embedder is chosen where no step is embedded."""
+    """No embedder but the default, which is loaded where it is needed alone, is chosen where no step is embedded."""
     if subject.config is None:
         return None
-    told = subject.config.model_fields_set & {"embedder"} and subject.config.embedder.model_fields_set & {"model"}
-    uses = "clusters" in subject.config.search.build_strategy().uses
-    if told and not uses:
-        model, strategy = subject.config.embedder.model, subject.config.search.strategy
+    model, uses = subject.config.embedder.model, "clusters" in subject.config.search.build_strategy().uses
+    if model != EmbedderSettings().model and not uses:
+        strategy = subject.config.search.strategy
         return broken(f"embedder.model is {model}, and {strategy} embeds no step with these settings: leave it out")
     return kept("the embedder is used" if uses else "no embedder is loaded")
 

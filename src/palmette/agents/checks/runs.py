@@ -80,7 +80,7 @@ def peaks_within_plan(subject: Subject) -> Verdict | None:
     if above:
         phase = above[0]
         size, plan = format_bytes(phase.peak_bytes), format_bytes(phase.planned_bytes or 0)
-        return broken(f"{phase.name} held {size}, planned were {plan}", "memory.guard true")
+        return broken(f"{phase.name} held {size}, planned were {plan}: give the device that much more (memory.devices)")
     return kept(f"{len(planned)} phases within their plans") if planned else None
 
 

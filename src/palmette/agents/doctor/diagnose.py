@@ -12,7 +12,7 @@ from palmette.failures.signature import Signature
 from palmette.units import one_line
 
 _MOST_OTHERS = 3
-_ERROR_LINE = re.compile(r"^[^\n]{0,80}?\b\w*(?:error|exception|killed|failed|fatal)\b[^\n]*", re.IGNORECASE | re.MULTILINE)
+_ERROR = re.compile(r"(?:error|exception|killed|failed|fatal)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,5 @@ def _filled(advice: str, numbers: Mapping[str, str]) -> str | None:
 
 
 def _last_error(text: str) -> str:
-    lines = _ERROR_LINE.findall(text)
+    lines = [line for line in text.splitlines() if _ERROR.search(line)]
     return one_line(lines[-1].strip(), 400) if lines else ""

@@ -8,15 +8,18 @@ from palmette.errors import ConfigError
 from palmette.failures.find import fact_patterns
 from palmette.units import one_line, parse_bytes
 
-_LONGEST_LOG = 400_000
+_LONGEST_LOG = 200_000
+_LONGEST_LINE = 2_000
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def readable(log: str) -> str:
-    """Return a log as it is searched: its first and its last part, if it is very long."""
-    if len(log) <= _LONGEST_LOG:
-        return log
-    return f"{log[: _LONGEST_LOG // 4]}\n{log[-3 * _LONGEST_LOG // 4 :]}"
+    """Return a log as it is searched: its first and its last part if it is very long, and lines cut in the middle."""
+    if len(log) > _LONGEST_LOG:
+        log = f"{log[: _LONGEST_LOG // 4]}\n{log[-3 * _LONGEST_LOG // 4 :]}"
+    half = _LONGEST_LINE // 2
+    lines = log.splitlines()
+    return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in lines)
 
 
 def facts_of(log: str) -> dict[str, str]:

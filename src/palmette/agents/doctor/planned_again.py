@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from palmette.agents.doctor.facts import bytes_of, number_of
+from palmette.config import load_config
 from palmette.errors import PalmetteError
 from palmette.planner.models.find_shape import known_config
 from palmette.report.memory_plan import MemoryPlan, plan_config
-from palmette.config import load_config
 from palmette.units import format_bytes
 from palmette.zoo.catalog import ENTRIES
 
@@ -61,7 +61,9 @@ def _serve(model: str, devices: str, facts: Mapping[str, str]) -> str:
             shorter = "" if context == asked else f" (with {asked} it does not)"
             return f"a context of {context} tokens fits{shorter}: {command}"
         context //= 2
-    return f"no context of {model} fits {devices.partition(',')[0]}: more GPUs, a quantized checkpoint or a smaller model"
+    return (
+        f"no context of {model} fits {devices.partition(',')[0]}: more GPUs, a quantized checkpoint or a smaller model"
+    )
 
 
 def _update(model: str, devices: str, facts: Mapping[str, str]) -> str:
