@@ -67,8 +67,8 @@ def test_a_setting_is_planned_again_for_a_model_and_a_device_that_are_told() -> 
     log = (
         "INFO Initializing an LLM engine with config: model='meta-llama/Llama-3.1-8B-Instruct', max_seq_len=131072\n"
         "Memory profiling results: total_gpu_memory=23.58GiB\n"
-        "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in "
-        "KV cache (23648)."
+        "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored "
+        "in KV cache (23648)."
     )
     planned = diagnose(log).planned
     assert planned is not None and "32768 tokens fits (with 131072" in planned and "--max-model-len 32768" in planned

@@ -9,6 +9,7 @@ from palmette import __version__
 from palmette.commands.doctor import doctor
 from palmette.commands.evaluate import evaluate
 from palmette.commands.grade import grade
+from palmette.commands.mcp import mcp
 from palmette.commands.models import models
 from palmette.commands.plan import plan
 from palmette.commands.plugins import plugins
@@ -30,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade, doctor,
+    search, plan, sweep, demo, train, sft, train_prm, evaluate, rows, report, models, plugins, grade, doctor, mcp,
 ):  # fmt: skip
     app.command()(command)
 
