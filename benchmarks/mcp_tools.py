@@ -20,7 +20,11 @@ from tests.agent_calls import CALLS, make_run
 PLANS = ("build_plan", "review_plan", "estimate_memory", "diagnose_failure", "explain_run", "propose_hypothesis")
 """Tools that plan memory."""
 
-TORCH = "def f(rewards, num_generations):\n    g = rewards.view(-1, num_generations)\n    return (g - g.mean(1, keepdim=True)).flatten()"
+TORCH = """
+def advantages(rewards, num_generations):
+    grouped = rewards.view(-1, num_generations)
+    return (grouped - grouped.mean(1, keepdim=True)).flatten()
+"""
 
 
 async def measure(root: Path, calls: int) -> dict[str, list[float]]:
