@@ -100,6 +100,27 @@ def test_a_model_outside_of_the_root_is_not_read(tmp_path: Path) -> None:
     assert "no model that is known" in refusal(root, "estimate_memory", policy="nobody/nothing")
 
 
+def test_a_run_cannot_have_its_code_imported_nor_files_elsewhere_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    make_run(root)
+    (tmp_path / "evil_part.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()")
+    (tmp_path / "secret.log").write_text("No space left on device: a secret")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    events = root / "run/events.jsonl"
+    events.write_text(events.read_text().replace('"best_of_n"', '"evil_part:Strategy"'))
+    (root / "run/x.log").symlink_to(tmp_path / "secret.log")
+    for tool, arguments in (("explain_run", {"run": "run"}), ("propose_hypothesis", {"current_status": "run"})):
+        result = asked(root, lambda client: client.call_tool(tool, arguments))  # noqa: B023
+        assert not result.is_error and "secret" not in str(result)
+    assert not (tmp_path / "owned").exists()
+    (root / "run/events.jsonl").rename(tmp_path / "events.jsonl")
+    events.symlink_to(tmp_path / "events.jsonl")
+    assert "not below the root" in refusal(root, "run_status", run="run")
+
+
 def test_arguments_have_bounds(tmp_path: Path) -> None:
     assert "width" in refusal(tmp_path, "estimate_memory", policy="seedling", width=0)
     assert "strategy" in refusal(tmp_path, "estimate_memory", policy="seedling", strategy="magic")

@@ -1,11 +1,12 @@
 """What practices are checked against: a config, commands, requests, code, or what a run recorded."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from palmette import registry
 from palmette.config import load_config
 from palmette.event_log import read_events
 from palmette.events import MemoryTimeline, OomRetry, PhasePeak, QuestionFinished, UpdateDone
@@ -66,9 +67,14 @@ def of_example(example: Example) -> Subject:
     )
 
 
-def of_run(folder: Path) -> Subject:
-    """Return what a run's folder holds; nothing that its config names is imported. Raises RunError, ConfigError."""
-    config = run_config(folder, imports=False)
+def of_run(folder: Path, may_read: Callable[[Config], bool] = lambda config: True) -> Subject:
+    """Return what a run's folder holds. Raises RunError, ConfigError.
+
+    A config that names code of one's own is left out, since checking it would import that code; and so is one that
+    the caller may not read.
+    """
+    recorded = run_config(folder, imports=False)
+    config = None if _names_code(recorded) or not may_read(recorded) else recorded
     updates: dict[int, Mapping[str, float]] = {}
     questions: dict[str, Mapping[str, Any]] = {}
     timelines: dict[float, MemoryTimeline] = {}
@@ -90,6 +96,27 @@ def of_run(folder: Path) -> Subject:
         peaks=tuple(phase for timeline in timelines.values() for phase in timeline.phases),
         retries=tuple(retries),
     )
+
+
+def _names_code(config: Config) -> bool:
+    train, search = config.train, config.search
+    parts = (
+        config.policy.model,
+        config.policy.backend,
+        config.reward.model,
+        config.reward.score,
+        config.embedder.model,
+    )
+    named = (
+        *parts,
+        config.task.name,
+        config.task.judge,
+        search.strategy,
+        train.algorithm,
+        train.credit,
+        train.eval_strategy,
+    )
+    return any(registry.is_reference(name) for name in (*named, *train.rewards) if name is not None)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,13 +22,11 @@ def inplace_scaling(subject: Subject) -> Verdict | None:
         return None
     capped, scaled = 0, 0
     for node in ast.walk(tree):
+        if not isinstance(node, ast.Call | ast.AugAssign):
+            continue
         if isinstance(node, ast.Call) and _called(node) == "tanh":
             capped = capped or node.lineno
-        is_call = isinstance(node, ast.Call) and _called(node) in ("div_", "mul_") and "logit" in ast.unparse(node.func)
-        is_sign = (
-            isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and "logit" in ast.unparse(node.target)
-        )
-        if is_call or is_sign:
+        if _scales_logits(node):
             scaled = node.lineno
             if ".data" in ast.unparse(node):
                 return broken(f"line {scaled}: scaled through .data, which autograd does not see: gradients are wrong")
@@ -55,6 +53,12 @@ def chunked_logprobs(subject: Subject) -> Verdict | None:
     if whole and not in_loop:
         return broken(f"line {whole[0].lineno}: log_softmax over all tokens holds a second copy of all logits")
     return kept("log-probabilities are computed in chunks")
+
+
+def _scales_logits(node: ast.Call | ast.AugAssign) -> bool:
+    if isinstance(node, ast.Call):
+        return _called(node) in ("div_", "mul_") and "logit" in ast.unparse(node.func)
+    return isinstance(node.op, ast.Div) and "logit" in ast.unparse(node.target)
 
 
 def _called(call: ast.Call) -> str:

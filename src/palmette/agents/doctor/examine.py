@@ -34,7 +34,7 @@ def examine(path: Path | None) -> list[Finding]:
         facts = machine_facts()
         return [Finding(fact.name, fact.value, fact.wrong is not None, _advice(fact.wrong)) for fact in facts]
     if path.is_dir():
-        findings = list(_run(path))
+        findings = list(of_run_folder(path, _subject_of(path)))
     elif path.suffix in _CONFIGS:
         findings = list(_config(path))
     elif path.is_file():
@@ -78,10 +78,14 @@ def _advice(text: str | None) -> tuple[str, ...]:
     return () if text is None else (text,)
 
 
-def _run(folder: Path) -> Iterator[Finding]:
+def _subject_of(folder: Path) -> Subject:
     if not (folder / FILE_NAME).is_file():
         raise ConfigError(f"{one_line(str(folder), 200)}: no run, there is no {FILE_NAME} in it")
-    subject = of_run(folder)
+    return of_run(folder)
+
+
+def of_run_folder(folder: Path, subject: Subject) -> Iterator[Finding]:
+    """Yield what is found about a run: by practices, by its out-of-memory retries, by logs beside its events."""
     yield from of_subject(subject)
     if subject.retries:
         last = subject.retries[-1]
@@ -92,7 +96,7 @@ def _run(folder: Path) -> Iterator[Finding]:
             last.limit is None and not last.spared,
             (f"begin with pieces of {last.limit} {last.unit}s",) if last.limit else (),
         )
-    for log in sorted(folder.glob("*.log")):
+    for log in sorted(path for path in folder.glob("*.log") if not path.is_symlink()):
         diagnosis = diagnose(read_log(log))
         if diagnosis.id is not None:
             yield of_diagnosis(diagnosis)

@@ -96,7 +96,8 @@ def _difference(concept: Concept, theirs: Any, ours: Values) -> tuple[str, str, 
     if len(theirs) != len(ours):
         return "result", f"{len(theirs)} values", f"{len(ours)} values", ""
     scale = max((abs(value) for value in ours if isinstance(value, float)), default=1.0) or 1.0
-    for place, (seen, expected) in enumerate(zip(theirs, ours, strict=True)):
+    pairs: list[tuple[Any, float | str]] = list(zip(theirs, ours, strict=True))
+    for place, (seen, expected) in enumerate(pairs):
         if isinstance(expected, str):
             if str(seen).strip() != expected.strip():
                 hint = "" if str(seen).strip() else ": the text is empty, and a reward of it is 0 for all"

@@ -45,15 +45,24 @@ def checked_config(settings: Mapping[str, Any], root: Path) -> Config:
 
 def config_of_table(values: Mapping[str, Any], root: Path) -> Config:
     """Return the config that nested tables hold, as `checked_config` does."""
-    flat = {
-        f"{table}.{key}": value
-        for table, keys in values.items()
-        if isinstance(keys, Mapping)
-        for key, value in keys.items()
-    }
+    flat: dict[str, Any] = {}
+    for table, keys in values.items():
+        flat |= {f"{table}.{key}": value for key, value in keys.items()} if isinstance(keys, Mapping) else {table: keys}
     for key, value in flat.items():
         _check(key, value, root)
     return check_config(values, {}, "config")
+
+
+def may_read(config: Config, root: Path) -> bool:
+    """Tell whether a recorded config names nothing that a caller must not: its models are known, or below the root."""
+    models = (config.policy.model, config.reward.model, config.reward.small_model, config.embedder.model)
+    try:
+        for model in (*models, config.train.critic):
+            if model is not None:
+                _check_model("model", model, root)
+    except ConfigError:
+        return False
+    return True
 
 
 def _check(key: str, value: Any, root: Path) -> None:

@@ -80,9 +80,9 @@ def _devices(goal: str) -> str | None:
             gpus.append(f"{count or 1}x{size}GiB")
     text = goal.lower()
     for name, gib in _GPUS.items():
-        match = re.search(rf"(?:(\d+)\s*[x*]?\s*)?(?:nvidia |rtx )?\b{name}\b", text)
-        if match and not gpus:
-            gpus.append(f"{match[1] or 1}x{gib}GiB")
+        named = re.search(rf"(?:(\d+)\s*[x*]?\s*)?(?:nvidia |rtx )?\b{name}\b", text)
+        if named and not gpus:
+            gpus.append(f"{named[1] or 1}x{gib}GiB")
     if "cpu" in text and not gpus and not host:
         return None
     return ",".join([*gpus[:1], *([host] if host else [])]) or None

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from palmette.agents.checks.find import check_all
 from palmette.agents.doctor.diagnose import diagnose
 from palmette.agents.subject import Subject, of_run
-from palmette.agents.tools.allowed import inside
+from palmette.agents.tools.allowed import inside, may_read
 from palmette.errors import ConfigError
 from palmette.event_log import FILE_NAME
 from palmette.units import one_line
@@ -32,7 +32,10 @@ class Hypotheses(BaseModel):
 def propose_hypothesis(root: Path, current_status: str, recent_experiments: str) -> Hypotheses:
     """Rank what to try next: by the run that is named, by what was tried, by what is generally known to help."""
     named = _named_run(root, current_status)
-    found = [*(_by_practices(of_run(named)) if named else ()), *_by_table(f"{current_status}\n{recent_experiments}")]
+    found = [
+        *(_by_practices(of_run(named, lambda config: may_read(config, root))) if named else ()),
+        *_by_table(f"{current_status}\n{recent_experiments}"),
+    ]
     found += _by_words(f"{current_status}\n{recent_experiments}")
     unique = {one.try_next: one for one in found}
     return Hypotheses(hypotheses=list(unique.values())[:8])
@@ -43,6 +46,7 @@ def _named_run(root: Path, text: str) -> Path | None:
     for word in re.findall(r"[\w./-]{2,200}", text[:2000]):
         try:
             folder = inside(root, word.strip("."))
+            inside(root, str(folder / FILE_NAME))
         except ConfigError:
             continue
         if (folder / FILE_NAME).is_file():

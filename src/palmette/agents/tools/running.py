@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from palmette.agents.doctor.diagnose import diagnose
-from palmette.agents.doctor.examine import examine
+from palmette.agents.doctor.examine import of_run_folder
 from palmette.agents.subject import Subject, of_run
-from palmette.agents.tools.allowed import checked_config, inside
+from palmette.agents.tools.allowed import checked_config, inside, may_read
 from palmette.errors import ConfigError
 from palmette.event_log import FILE_NAME, read_events
 from palmette.events import Evaluated, QuestionFinished, UpdateDone
@@ -95,10 +95,11 @@ def diagnose_failure(symptoms: str, logs: str) -> DiagnosisResult:
 def explain_run(root: Path, run: str) -> Explanation:
     """Return what a run's folder holds. Raises ConfigError for a path outside the root, RunError for a damaged run."""
     folder = run_folder(root, run)
-    subject = of_run(folder)
+    subject = of_run(folder, lambda config: may_read(config, root))
+    found = sorted(of_run_folder(folder, subject), key=lambda finding: not finding.is_wrong)
     findings = [
         Found(about=one.about, found=one_line(one.found, 600), wrong=one.is_wrong, advice=list(one.advice), why=one.why)
-        for one in examine(folder)
+        for one in found
     ]
     wrong = sum(one.wrong for one in findings)
     return Explanation(
@@ -163,6 +164,7 @@ def start_search(root: Path, out: str, policy: str, strategy: str, width: int, t
 def run_folder(root: Path, run: str) -> Path:
     """Return the folder of a run below the root; raise ConfigError for anything else."""
     folder = inside(root, run)
+    inside(root, str(folder / FILE_NAME))  # A link may lead elsewhere.
     if not (folder / FILE_NAME).is_file():
         raise ConfigError(f"{one_line(run, 120)} is no folder of a run below the root: there is no {FILE_NAME} in it")
     return folder
@@ -170,7 +172,8 @@ def run_folder(root: Path, run: str) -> Path:
 
 def _summary(subject: Subject) -> str:
     config = subject.config
-    assert config is not None
+    if config is None:
+        return "a run whose config names code or models that are not read from here"
     what = f"{config.search.strategy} at width {config.search.width} with {config.policy.model}"
     if subject.trains:
         return f"training by {config.train.algorithm}, {what}: {count_of(len(subject.updates), 'update')}"
