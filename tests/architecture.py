@@ -10,6 +10,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 ROOMS = (
     "commands",
     "serve",
+    "agents",
     "run",
     "report",
     "launch",
@@ -23,6 +24,8 @@ ROOMS = (
     "zoo",
     "tasks",
     "profiles",
+    "practices",
+    "failures",
 )
 """In the order in which they may import each other."""
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from palmette import __version__
+from palmette.commands.doctor import doctor
 from palmette.commands.evaluate import evaluate
 from palmette.commands.grade import grade
+from palmette.commands.mcp import mcp
 from palmette.commands.models import models
 from palmette.commands.plan import plan
 from palmette.commands.plugins import plugins
@@ -31,7 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    search, plan, up, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins, grade
+    search, plan, up, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins, grade, doctor,
+    mcp,
 ):  # fmt: skip
     app.command()(command)
 

@@ -81,12 +81,12 @@ def run_config(folder: Path, *, imports: bool = True) -> Config:
 
 def check_command(folder: Path, command: str) -> None:
     """Raise RunError for a folder whose run was started by another command than the one that would go on with it."""
-    started = _started_by(folder)
+    started = started_by(folder)
     if started not in (command, None):
         raise RunError(f"{folder} is a run of palmette {started}: go on with palmette {started} --resume {folder}")
 
 
-def _started_by(folder: Path) -> str | None:
+def started_by(folder: Path) -> str | None:
     """Return the command that started a run, None if nothing tells: a search, or a training run, without results."""
     events = read_events(folder)
     first = next(events, None)

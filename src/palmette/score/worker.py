@@ -51,7 +51,7 @@ def main(module: str) -> None:
     try:
         checks = importlib.import_module(module)
         prepare = checks.load()
-        walls = _raise_walls()
+        walls = raise_walls()
         importlib.resources.files(checks.LIBRARY).joinpath("__init__.py").read_bytes()  # still readable?
     except Exception as error:  # noqa: BLE001  the parent reports any error by its name
         name = module.rpartition(".")[2]
@@ -68,7 +68,7 @@ def main(module: str) -> None:
     return None
 
 
-def _raise_walls() -> list[str]:
+def raise_walls() -> list[str]:
     """Give up what no check needs; return the names of the walls that this kernel has."""
     readable = [*filter(None, sys.path), sys.prefix, sys.base_prefix, *_LIBRARY_FOLDERS]
     walls = {

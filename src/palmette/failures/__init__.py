@@ -1,0 +1,1 @@
+"""Known failures of palmette, torch, vLLM, SGLang, TRL and verl as data: how their texts look, what causes them."""
