@@ -1,0 +1,1 @@
+"""A small policy of `words` from scratch, and its judge."""
