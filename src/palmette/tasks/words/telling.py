@@ -47,12 +47,13 @@ def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
 
 
 def tell_step(generator: random.Random, step: Step, plain: bool = False) -> str:
-    """Return a line of a solution, which says what it calculates with.
+    """Return a line of a solution, which says what it calculates, then from what.
 
-    A model that has to find operands and their values without a word of them learns it much later.
+    Each word is then found in the fact about the one before it. A model that has to find operands and their values
+    without a word of them, or before their target, learns it much later.
     """
     told = _OPERANDS[: len(step.operands)] if step.target is not None else ()
-    return _chosen(generator, _lines(step, frozenset("".join(told))), plain)
+    return _chosen(generator, _lines(step, frozenset("".join(told)), target_first=True), plain)
 
 
 def all_lines(step: Step) -> list[str]:
@@ -60,8 +61,8 @@ def all_lines(step: Step) -> list[str]:
     return _lines(step, frozenset())
 
 
-def _lines(step: Step, named: frozenset[str]) -> list[str]:
-    """Return a step in every wording that fits and has these slots."""
+def _lines(step: Step, named: frozenset[str], *, target_first: bool = False) -> list[str]:
+    """Return a step in every wording that fits and has these slots; with `target_first`, operands after the target."""
     left = SIGNS[step.kind].join(map(str, step.left))
     slots: dict[str, Any] = {"l": left, "e": f"{left}={step.result}", "c": step.result}
     slots["a"], slots["b"] = step.left[:2]
@@ -71,6 +72,7 @@ def _lines(step: Step, named: frozenset[str]) -> list[str]:
         fill(form, slots)
         for form, names in _forms(wordings.STEPS[step.kind])
         if named <= names and _step_fits(names, slots)
+        if not (target_first and "y" in names) or form.index("{x}") < form.index("{y}")
     ]
 
 

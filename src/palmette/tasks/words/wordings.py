@@ -3,8 +3,8 @@
 Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} and {Z} {z} those of its operands, {n} the
 number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
 {c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
-A step may leave out any of its operands; solutions are told in those that name them all with their values.
-The first form of each kind that fits is the plain one.
+A step may leave out any of its operands; solutions are told in those that name first what is calculated, then all
+operands with their values. The first of them is the plain one.
 """
 
 from palmette.tasks.words.problem import AskKind, FactKind
@@ -127,6 +127,13 @@ _ANY = (
     "{X} has {l} {x}, that is {c}.",
 )
 _FROM_ONE = (
+    "For the {x} of {X} we need the {y} of {Y}, {a}, so {e}.",
+    "The {x} of {X} come from the {y} of {Y}, {a}, and are {e}.",
+    "Now the {x} of {X}, from the {y} of {Y}, {a}, we get {e}.",
+    "Next the {x} of {X}, where {Y} has {a} {y}, so {e}.",
+    "To find the {x} of {X}, we use the {y} of {Y}, {a}, that is {e}.",
+    "How many {x} does {X} have? As {Y} has {a} {y}, it is {e}.",
+    "{X} has {x} by the {y} of {Y}, {a}, which makes {e}.",
     "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y}, so {X} has {e} {x}.",
     "With {a} {y} of {Y} we get {e} {x} for {X}.",
@@ -139,6 +146,13 @@ _FROM_ONE = (
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
+    "For the {x} of {X} we need the {y} of {Y}, {a}, and the {z} of {Z}, {b}, so {e}.",
+    "The {x} of {X} come from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, and are {e}.",
+    "Now the {x} of {X}, from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, we get {e}.",
+    "Next the {x} of {X}, where {Y} has {a} {y} and {Z} has {b} {z}, so {e}.",
+    "To find the {x} of {X}, we use the {y} of {Y}, {a}, and the {z} of {Z}, {b}, that is {e}.",
+    "How many {x} does {X} have? As {Y} has {a} {y} and {Z} has {b} {z}, it is {e}.",
+    "{X} has {x} by the {y} of {Y}, {a}, and the {z} of {Z}, {b}, which makes {e}.",
     "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
