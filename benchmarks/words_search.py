@@ -23,7 +23,7 @@ import yaml
 from benchmarks.pupil_search import STRATEGIES, interval, right
 from palmette import Searcher, SearchResult, load_task
 from palmette.backends.backend import Message
-from palmette.run.parts import Parts
+from palmette.run.parts import Parts, load_backend
 from palmette.score.scorer import Candidate, KeepsPaths, Scorer
 from palmette.search.answer import elect
 from palmette.tasks.task import Task
@@ -148,12 +148,16 @@ def main() -> None:
     parser.add_argument("--prompt", default="{question}", help="give an empty one for the task's own")
     parser.add_argument("--total-tokens", type=int, default=600)
     parser.add_argument("--step-tokens", type=int, default=48)
+    parser.add_argument("--pool", type=int, help="tokens that the KV pool holds at most: it evicts and computes again")
     parser.add_argument("--noise", type=float, default=0.0, help="deviation of an error added to the judge's logits")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     options.prompt = options.prompt or None
     with Searcher(strategy="ets", settings=settings_of(options), **limits(options)) as searcher:
         parts = searcher.load()
+        if options.pool:
+            pool_bytes = options.pool * parts.backend.kv_bytes_per_token
+            parts = replace(parts, backend=load_backend(searcher.config.policy, pool_bytes))
         if options.noise and parts.scorer is not None:
             parts = replace(parts, scorer=Noisy(parts.scorer, options.noise))
         for width in options.widths:
