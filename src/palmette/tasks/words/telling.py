@@ -72,7 +72,7 @@ def _lines(step: Step, named: frozenset[str], *, target_first: bool = False) -> 
         fill(form, slots)
         for form, names in _forms(wordings.STEPS[step.kind])
         if named <= names and _step_fits(names, slots)
-        if not (target_first and "y" in names) or form.index("{x}") < form.index("{y}")
+        if not (target_first and "y" in names) or form.index("{X}") < form.index("{Y}")
     ]
 
 

@@ -11,16 +11,16 @@ from palmette.tasks.words.problem import AskKind, FactKind
 
 FACTS: dict[FactKind, tuple[str, ...]] = {
     "given": (
-        "The {x} of {X} are {n}.",
         "{X} has {n} {x}.",
+        "The {x} of {X} are {n}.",
         "{X} owns {n} {x}.",
         "{X} keeps {n} {x}.",
         "There are {n} {x} of {X}.",
         "{X} has exactly {n} {x}.",
     ),
     "more": (
-        "The {x} of {X} are {n} more than the {y} of {Y}.",
         "{X} has {n} more {x} than {Y} has {y}.",
+        "The {x} of {X} are {n} more than the {y} of {Y}.",
         "{X} has {n} more {x} than {Y}.",
         "{X} has {n} more {x} than {y}.",
         "Compared to the {y} of {Y}, {X} has {n} more {x}.",
@@ -28,8 +28,8 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "Add {n} to the {y} of {Y} to get the {x} of {X}.",
     ),
     "fewer": (
-        "The {x} of {X} are {n} fewer than the {y} of {Y}.",
         "{X} has {n} fewer {x} than {Y} has {y}.",
+        "The {x} of {X} are {n} fewer than the {y} of {Y}.",
         "{X} has {n} fewer {x} than {Y}.",
         "{X} has {n} fewer {x} than {y}.",
         "Compared to the {y} of {Y}, {X} has {n} fewer {x}.",
@@ -37,8 +37,8 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "Take {n} from the {y} of {Y} to get the {x} of {X}.",
     ),
     "times": (
-        "The {x} of {X} are {n} times the {y} of {Y}.",
         "{X} has {n} times as many {x} as {Y} has {y}.",
+        "The {x} of {X} are {n} times the {y} of {Y}.",
         "{X} has {n} times as many {x} as {Y}.",
         "{X} has {n} times as many {x} as {y}.",
         "Compared to the {y} of {Y}, {X} has {n} times as many {x}.",
@@ -46,8 +46,8 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "Take {n} times the {y} of {Y} to get the {x} of {X}.",
     ),
     "half": (
-        "The {x} of {X} are half of the {y} of {Y}.",
         "{X} has half as many {x} as {Y} has {y}.",
+        "The {x} of {X} are half of the {y} of {Y}.",
         "{X} has half as many {x} as {Y}.",
         "{X} has half as many {x} as {y}.",
         "Compared to the {y} of {Y}, {X} has half as many {x}.",
@@ -55,6 +55,7 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "{X} keeps as many {x} as half of the {y} of {Y}.",
     ),
     "share": (
+        "{X} has as many {x} as one of {n} equal shares of what {Y} has in {y}.",
         "The {x} of {X} are one of {n} equal shares of the {y} of {Y}.",
         "Split the {y} of {Y} into {n} equal shares to get the {x} of {X}.",
         "With {n} equal shares of the {y} of {Y}, one is the {x} of {X}.",
@@ -63,14 +64,15 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "Split {n} ways, the {y} of {Y} are the {x} of {X}.",
     ),
     "sum": (
-        "The {x} of {X} are the {y} of {Y} plus the {z} of {Z}.",
         "{X} has as many {x} as {Y} has {y} and {Z} has {z} together.",
+        "The {x} of {X} are the {y} of {Y} plus the {z} of {Z}.",
         "{X} has as many {x} as {Y} and {Z} together.",
         "Add the {y} of {Y} to the {z} of {Z} to get the {x} of {X}.",
         "Together the {y} of {Y} and the {z} of {Z} are the {x} of {X}.",
         "{X} keeps as many {x} as the {y} of {Y} and the {z} of {Z} together.",
     ),
     "difference": (
+        "{X} has as many {x} as {Y} has {y} minus what {Z} has in {z}.",
         "The {x} of {X} are the {y} of {Y} minus the {z} of {Z}.",
         "Take the {z} of {Z} from the {y} of {Y} to get the {x} of {X}.",
         "{X} keeps as many {x} as the {y} of {Y} minus the {z} of {Z}.",
@@ -78,19 +80,19 @@ FACTS: dict[FactKind, tuple[str, ...]] = {
         "With the {z} of {Z} taken from the {y} of {Y}, we get the {x} of {X}.",
     ),
     "rate": (
+        "{X} keeps all {x} in {y}, {n} in each {u}.",
         "Each {u} of {X} holds {n} {x}.",
         "Every {u} of {X} has {n} {x} in it.",
         "{X} keeps {n} {x} in each {u}.",
         "In each {u} of {X} there are {n} {x}.",
         "There are {n} {x} in every {u} of {X}.",
-        "{X} keeps all {x} in {y}, {n} in each {u}.",
     ),
 }
 
 ASKS: dict[tuple[AskKind, int], tuple[str, ...]] = {
     ("one", 1): (
-        "How many are the {x} of {X}?",
         "How many {x} does {X} have?",
+        "How many are the {x} of {X}?",
         "What is the number of {x} of {X}?",
         "What number of {x} does {X} have?",
         "How many {x} are there of {X}?",
@@ -127,6 +129,7 @@ _ANY = (
     "{X} has {l} {x}, that is {c}.",
 )
 _FROM_ONE = (
+    "For {X} we take {Y}, with {a} {y}, and get {e} {x}.",
     "For the {x} of {X} we need the {y} of {Y}, {a}, so {e}.",
     "The {x} of {X} come from the {y} of {Y}, {a}, and are {e}.",
     "Now the {x} of {X}, from the {y} of {Y}, {a}, we get {e}.",
@@ -146,6 +149,7 @@ _FROM_ONE = (
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
+    "For {X} we take {Y}, with {a} {y}, and {Z}, with {b} {z}, and get {e} {x}.",
     "For the {x} of {X} we need the {y} of {Y}, {a}, and the {z} of {Z}, {b}, so {e}.",
     "The {x} of {X} come from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, and are {e}.",
     "Now the {x} of {X}, from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, we get {e}.",
