@@ -3,8 +3,9 @@
 Slots: {X} and {x} are holder and thing of the quantity that is told, {Y} {y} and {Z} {z} those of its operands, {n} the
 number of a fact, {u} the singular of the container {y}. In steps {e} is the equation (3+4=7), {l} its left side (3+4),
 {c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
-A step may leave out any of its operands; solutions are told in those that name first what is calculated, then all
-operands with their values. The first of them is the plain one.
+A step may leave out any of its operands. Solutions are told in those of TOLD, which name first whose quantity is
+calculated, then all operands with their values, so that each word is found in the fact about the name before it: a
+model learns that much sooner. The first form of each kind that fits is the plain one.
 """
 
 from palmette.tasks.words.problem import AskKind, FactKind
@@ -120,6 +121,20 @@ ASKS: dict[tuple[AskKind, int], tuple[str, ...]] = {
     ),
 }
 
+_TOLD_FROM_ONE = (
+    "For {X} we take {Y}, with {a} {y}, and get {e} {x}.",
+    "Now {X}, from {Y} with {a} {y}, has {e} {x}.",
+    "{X} goes by {Y}, who has {a} {y}, so {e} {x}.",
+    "As for {X}, the {a} {y} of {Y} make {e} {x}.",
+    "To find {X}, use {Y} with {a} {y}, so {e} {x}.",
+)
+_TOLD_FROM_TWO = (
+    "For {X} we take {Y}, with {a} {y}, and {Z}, with {b} {z}, and get {e} {x}.",
+    "Now {X}, from {Y} with {a} {y} and {Z} with {b} {z}, has {e} {x}.",
+    "{X} goes by {Y}, who has {a} {y}, and {Z}, who has {b} {z}, so {e} {x}.",
+    "As for {X}, the {a} {y} of {Y} and the {b} {z} of {Z} make {e} {x}.",
+    "To find {X}, use {Y} with {a} {y} and {Z} with {b} {z}, so {e} {x}.",
+)
 _ANY = (
     "{X} has {e} {x}.",
     "So {X} has {e} {x}.",
@@ -129,14 +144,6 @@ _ANY = (
     "{X} has {l} {x}, that is {c}.",
 )
 _FROM_ONE = (
-    "For {X} we take {Y}, with {a} {y}, and get {e} {x}.",
-    "For the {x} of {X} we need the {y} of {Y}, {a}, so {e}.",
-    "The {x} of {X} come from the {y} of {Y}, {a}, and are {e}.",
-    "Now the {x} of {X}, from the {y} of {Y}, {a}, we get {e}.",
-    "Next the {x} of {X}, where {Y} has {a} {y}, so {e}.",
-    "To find the {x} of {X}, we use the {y} of {Y}, {a}, that is {e}.",
-    "How many {x} does {X} have? As {Y} has {a} {y}, it is {e}.",
-    "{X} has {x} by the {y} of {Y}, {a}, which makes {e}.",
     "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y}, so {X} has {e} {x}.",
     "With {a} {y} of {Y} we get {e} {x} for {X}.",
@@ -149,14 +156,6 @@ _FROM_ONE = (
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
-    "For {X} we take {Y}, with {a} {y}, and {Z}, with {b} {z}, and get {e} {x}.",
-    "For the {x} of {X} we need the {y} of {Y}, {a}, and the {z} of {Z}, {b}, so {e}.",
-    "The {x} of {X} come from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, and are {e}.",
-    "Now the {x} of {X}, from the {y} of {Y}, {a}, and the {z} of {Z}, {b}, we get {e}.",
-    "Next the {x} of {X}, where {Y} has {a} {y} and {Z} has {b} {z}, so {e}.",
-    "To find the {x} of {X}, we use the {y} of {Y}, {a}, and the {z} of {Z}, {b}, that is {e}.",
-    "How many {x} does {X} have? As {Y} has {a} {y} and {Z} has {b} {z}, it is {e}.",
-    "{X} has {x} by the {y} of {Y}, {a}, and the {z} of {Z}, {b}, which makes {e}.",
     "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
     "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
@@ -173,48 +172,56 @@ _FROM_TWO = (
 STEPS: dict[str, tuple[str, ...]] = {
     "more": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "With more than {Y}, {X} has {e} {x}.",
         "With more than the {a} {y} of {Y}, {X} has {e} {x}.",
     ),
     "fewer": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "With fewer than {Y}, {X} has {e} {x}.",
         "With fewer than the {a} {y} of {Y}, {X} has {e} {x}.",
     ),
     "times": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "With many times the {y}, {X} has {e} {x}.",
         "With many times the {a} {y} of {Y}, {X} has {e} {x}.",
     ),
     "half": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "Half of the {y} of {Y} is {e} {x} for {X}.",
         "Half of the {a} {y} of {Y} is {e} {x} for {X}.",
     ),
     "share": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "One share of the {y} of {Y} is {e} {x} for {X}.",
         "One share of the {a} {y} of {Y} is {e} {x} for {X}.",
     ),
     "sum": (
         *_ANY,
+        *_TOLD_FROM_TWO,
         *_FROM_TWO,
         "Together {Y} and {Z} make {e} {x} for {X}.",
         "Together the {a} {y} of {Y} and the {b} {z} of {Z} make {e} {x} for {X}.",
     ),
     "difference": (
         *_ANY,
+        *_TOLD_FROM_TWO,
         *_FROM_TWO,
         "Without the {z} of {Z} we get {e} {x} for {X}.",
         "Without the {b} {z} of {Z}, the {a} {y} of {Y} make {e} {x} for {X}.",
     ),
     "rate": (
         *_ANY,
+        *_TOLD_FROM_ONE,
         *_FROM_ONE,
         "All {y} of {X} hold {e} {x}.",
         "All {a} {y} of {Y} hold {e} {x} for {X}.",
@@ -240,7 +247,13 @@ STEPS: dict[str, tuple[str, ...]] = {
         "The difference is {l}, that is {c}.",
     ),
 }
-"""The calculations of a solution, by the kind of the fact that is used, or by what is asked."""
+"""The calculations of a solution, by the kind of the fact that is used, or by what is asked: all that are read."""
+
+TOLD: dict[str, tuple[str, ...]] = {
+    kind: _TOLD_FROM_TWO if kind in ("sum", "difference") else _TOLD_FROM_ONE if kind not in ("total", "gap") else forms
+    for kind, forms in STEPS.items()
+}
+"""Those of them that solutions are told in."""
 
 ANSWER = "Answer: {c}"
 """The last line of a solution."""
