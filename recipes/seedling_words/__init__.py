@@ -1,1 +1,0 @@
-"""A small policy of `words` from scratch, and its judge."""
