@@ -88,7 +88,7 @@ def test_solutions_of_a_question_come_together_and_plain_ones_have_one_wording(t
         problem = read_problem(row.messages[0]["content"])
         assert all(check.verdict == "yes" for check in check_solution(problem, row.messages[1]["content"]))
         lines = [line for line in row.messages[1]["content"].split("\n") if "=" in line]
-        assert all(line.startswith(("The ", "Together that is ")) for line in lines)
+        assert all(line.startswith(("For ", "Together that is ")) for line in lines)
 
 
 def test_right_and_wrong_steps_are_both_common() -> None:

@@ -31,7 +31,7 @@ _NUMBERS: dict[FactKind, range] = {
     "given": range(2, 21), "more": range(2, 13), "fewer": range(2, 13), "times": range(2, 5), "half": range(2, 3),
     "share": range(3, 6), "rate": range(2, 7),
 }  # fmt: skip
-VALUES = range(1, 100)
+VALUES = range(1, 51)
 """Of all quantities: what is hard is which to take, not to calculate with them."""
 _KINDS: tuple[FactKind, ...] = ("more", "fewer", "times", "half", "share", "sum", "difference", "rate")
 _TRIES = 200
@@ -176,22 +176,20 @@ def _told(
 
 
 def _names(generator: random.Random, drawn: list[_Drawn]) -> list[Quantity] | None:
-    """Return a name for each quantity, None if they run out. Few holders and things, so that most come again."""
-    holders = generator.sample(HOLDERS, min(len(HOLDERS), 2 + len(drawn) // 2))
+    """Return a name for each quantity, None if they run out.
+
+    Nobody has two, but for containers and what is in them; few things, so that most come again.
+    """
+    holders = iter(generator.sample(HOLDERS, len(HOLDERS)))
     things = generator.sample(THINGS, min(len(THINGS), 3 + len(drawn) // 4))
     containers = generator.sample(list(CONTAINERS), 3)
     holding = {node.operands[0] for node in drawn if node.kind == "rate"}
     names: list[Quantity] = []
-    taken: set[Quantity] = set()
     for place, node in enumerate(drawn):
-        for attempt in range(_TRIES):
-            holder = names[node.operands[0]].holder if node.kind == "rate" else generator.choice(holders)
-            counted = containers if place in holding else things if attempt < _TRIES // 2 else THINGS
-            name = Quantity(holder, generator.choice(counted))
-            if name not in taken:
-                break
-        else:
-            return None  # One holder has more than all things in containers.
-        taken.add(name)
-        names.append(name)
+        holder = names[node.operands[0]].holder if node.kind == "rate" else next(holders, None)
+        had = {name.thing for name in names if name.holder == holder}
+        free = [thing for thing in (containers if place in holding else things) if thing not in had]
+        if holder is None or not free:
+            return None
+        names.append(Quantity(holder, generator.choice(free)))
     return names

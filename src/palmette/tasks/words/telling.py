@@ -12,8 +12,6 @@ from palmette.tasks.words.lexicon import CONTAINERS
 from palmette.tasks.words.problem import SIGNS, Ask, Fact, Quantity
 
 _SLOTS = (("X", "x"), ("Y", "y"), ("Z", "z"))
-_OPERANDS = ("Yya", "Zzb")
-"""Holder, thing and value of each operand of a step."""
 
 
 @dataclass(frozen=True)
@@ -47,31 +45,23 @@ def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
 
 
 def tell_step(generator: random.Random, step: Step, plain: bool = False) -> str:
-    """Return a line of a solution, which says what it calculates with.
-
-    A model that has to find operands and their values without a word of them learns it much later.
-    """
-    told = _OPERANDS[: len(step.operands)] if step.target is not None else ()
-    return _chosen(generator, _lines(step, frozenset("".join(told))), plain)
+    """Return a line of a solution."""
+    return _chosen(generator, _lines(step, wordings.TOLD[step.kind]), plain)
 
 
 def all_lines(step: Step) -> list[str]:
     """Return a step in every wording that fits."""
-    return _lines(step, frozenset())
+    return _lines(step, wordings.STEPS[step.kind])
 
 
-def _lines(step: Step, named: frozenset[str]) -> list[str]:
-    """Return a step in every wording that fits and has these slots."""
+def _lines(step: Step, forms: tuple[str, ...]) -> list[str]:
+    """Return a step in those of the wordings that fit."""
     left = SIGNS[step.kind].join(map(str, step.left))
     slots: dict[str, Any] = {"l": left, "e": f"{left}={step.result}", "c": step.result}
     slots["a"], slots["b"] = step.left[:2]
     if step.target is not None:
         slots.update(_slots((step.target, *step.operands)))
-    return [
-        fill(form, slots)
-        for form, names in _forms(wordings.STEPS[step.kind])
-        if named <= names and _step_fits(names, slots)
-    ]
+    return [fill(form, slots) for form, names in _forms(forms) if _step_fits(names, slots)]
 
 
 def tell_answer(answer: int) -> str:
