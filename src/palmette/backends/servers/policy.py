@@ -1,6 +1,6 @@
 """The policy on servers: its settings, its tokenizer on this machine, and the backend that asks for its steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
