@@ -12,7 +12,7 @@ test: $(READY) browser  ## everything that needs no server: checks beside tests
 
 # Real vLLM and SGLang on this machine, each in an environment of its own. Where one cannot be installed, its tests fail and
 # say so.
-servers: $(READY)  ## searches on real servers that palmette starts: 10 minutes on 2 cores, and 8 to install them once
+servers: $(READY)  ## searches, scores and training on real servers that palmette starts, and 8 minutes to install them once
 	@$(MAKE) --no-print-directory .venv-vllm/.shims || echo "make servers: vLLM could not be installed, see above"
 	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
 	$(BIN)/python -m pytest -q -m server tests/server

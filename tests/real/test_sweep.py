@@ -32,8 +32,9 @@ def test_a_sweep_runs_every_cell_and_goes_on_where_it_was_stopped(tmp_path: Path
     assert again.returncode == 0, again.stderr
     assert (folder / "best_of_n-2-seed0" / "events.jsonl").read_bytes() == before
 
-    def settled(text: str) -> list[list[str]]:
-        return [line.split(",")[:-2] for line in text.splitlines()]  # without seconds and rate
+    def settled(text: str) -> list[dict[str, str]]:
+        rows = csv.DictReader(text.splitlines())
+        return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
 
     assert settled((folder / "sweep.csv").read_text()) == settled(table)
 
