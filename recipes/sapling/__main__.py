@@ -23,8 +23,8 @@ LORA = {
     "train.gradient_checkpointing": "false",
     "train.checkpoint_every": 25,
 }
-SFT = {**LORA, "sft.batch_tokens": 4096}
-PRM = {**LORA, "prm.batch_tokens": 4096, "prm.test_share": 0.05, "train.schedule": "linear"}
+SFT = {**LORA, "sft.batch_tokens": 2048}
+PRM = {**LORA, "prm.batch_tokens": 2048, "prm.test_share": 0.05, "train.schedule": "linear"}
 
 
 def main() -> None:
