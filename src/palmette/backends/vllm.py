@@ -89,14 +89,17 @@ class VllmDialect:
         return Written(choice.token_ids, choice.logprobs.token_logprobs, version)
 
     async def _completed(self, client: Client, asked: dict[str, Any]) -> Any:
-        """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again."""
+        """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again.
+
+        Of several requests that miss it the first one loads it; the others ask again all the same.
+        """
         weights = self.weights
         if weights is None:
             return await client.post("/v1/completions", {"model": self._names[client.address], **asked})
         try:
             return await client.post("/v1/completions", {"model": weights.name, **asked})
         except RefusedError as error:
-            if error.status != 404 or weights.name in await self.versions(client):
+            if error.status != 404:
                 raise
         await self.load(client, weights)
         return await client.post("/v1/completions", {"model": weights.name, **asked})
