@@ -118,10 +118,8 @@ class SglangDialect:
         try:
             return await client.post("/generate", asked)
         except RefusedError:
-            if weights.name in await self.versions(client):
-                raise
-        await self.load(client, weights)
-        return await client.post("/generate", asked)
+            await self.load(client, weights)  # Where another request has done so meanwhile it is asked again at once.
+            return await client.post("/generate", asked)
 
     async def load(self, client: Client, weights: Weights) -> None:
         """Have a server load an adapter, or the whole model from its folder; see `TakesVersions`."""
