@@ -30,13 +30,18 @@ SCRIPTS = (
 
 
 EXPLORER = ("page.js", "layout.js", "canvas.js", "tree.js", "explore.js", "controls.js")
-"""The scripts that draw a tree on any page with the explorer's elements."""
+"""The scripts that draw a tree on any page with the explorer's elements, see `with_explorer`."""
 
 
 def read_sources(names: Sequence[str]) -> str:
     """Return scripts or styles of this folder, joined."""
     source = files("palmette.report")
     return "\n".join(source.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def with_explorer(page: str) -> str:
+    """Return a page with the explorer's elements in their place."""
+    return page.replace("{{explorer}}\n", read_sources(["explorer.html"]))
 
 
 def write_page(compared: Comparison, path: Path) -> Path:
@@ -62,7 +67,7 @@ def write_html(
     data = json.dumps(values, separators=(",", ":"), allow_nan=False)
     script, style = read_sources(scripts), read_sources(styles)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = read_sources([template])
+    page = with_explorer(read_sources([template]))
     # Insert the data last and without "<": text of a model can neither end the element nor be taken for a placeholder.
     page = page.replace("{{digest}}", digest).replace("{{script}}", script)
     page = page.replace("{{style}}", style)

@@ -6,7 +6,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palmette.report.page import EXPLORER, read_sources
+from palmette.report.page import EXPLORER, read_sources, with_explorer
 from palmette.serve.refusals import ApiError
 from palmette.serve.web.requests import HEADERS
 
@@ -19,7 +19,7 @@ _POLICY = (
 
 def page() -> Response:
     """Return the page, which shows the tree that its address names or the form to ask."""
-    return Response(_own("page.html"), headers={**HEADERS, "Content-Security-Policy": _POLICY}, media_type="text/html")
+    return Response(_page(), headers={**HEADERS, "Content-Security-Policy": _POLICY}, media_type="text/html")
 
 
 async def asset(request: Request) -> Response:
@@ -29,6 +29,11 @@ async def asset(request: Request) -> Response:
         raise ApiError(404, "no such file", None, "not_found")
     text, media_type = found
     return Response(text, headers=HEADERS, media_type=media_type)
+
+
+@cache
+def _page() -> str:
+    return with_explorer(_own("page.html"))
 
 
 @cache
