@@ -61,7 +61,7 @@ def main(module: str) -> None:
     _hello(replies, {"walls": walls})
     while (request := _receive(0)) is not None:
         outcome = _outcome(prepare, request)
-        nonce = _read(0, NONCE_BYTES)  # only now: no child was alive while it was in memory
+        nonce = read_exactly(0, NONCE_BYTES)  # only now: no child was alive while it was in memory
         if nonce is None:
             return None
         os.write(replies, nonce + _BYTES[outcome])
@@ -185,12 +185,12 @@ def _hello(replies: int, message: dict[str, Any]) -> None:
 
 def _receive(pipe: int) -> dict[str, Any] | None:
     """Return the next request, None at the end. Takes not one byte of the nonce that follows it."""
-    length = _read(pipe, LENGTH_BYTES)
-    text = None if length is None else _read(pipe, int.from_bytes(length, "big"))
+    length = read_exactly(pipe, LENGTH_BYTES)
+    text = None if length is None else read_exactly(pipe, int.from_bytes(length, "big"))
     return None if text is None else json.loads(text)
 
 
-def _read(pipe: int, count: int) -> bytes | None:
+def read_exactly(pipe: int, count: int) -> bytes | None:
     """Return exactly `count` bytes, None if the pipe ends before."""
     parts = b""
     while len(parts) < count:

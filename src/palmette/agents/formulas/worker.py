@@ -12,7 +12,7 @@ from typing import Any
 
 from palmette.agents.formulas.snippet import run_snippet
 from palmette.score.walls import kernel, limits, seccomp
-from palmette.score.worker import raise_walls
+from palmette.score.worker import raise_walls, read_exactly
 
 LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
@@ -127,15 +127,5 @@ def _send(pipe: int, message: bytes) -> None:
 
 
 def _receive(pipe: int) -> bytes | None:
-    length = _read(pipe, LENGTH_BYTES)
-    return None if length is None else _read(pipe, int.from_bytes(length, "big"))
-
-
-def _read(pipe: int, count: int) -> bytes | None:
-    parts = b""
-    while len(parts) < count:
-        piece = os.read(pipe, count - len(parts))
-        if not piece:
-            return None
-        parts += piece
-    return parts
+    length = read_exactly(pipe, LENGTH_BYTES)
+    return None if length is None else read_exactly(pipe, int.from_bytes(length, "big"))
