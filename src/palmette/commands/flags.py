@@ -38,6 +38,18 @@ Devices = Annotated[str | None, typer.Option(help="2x24GiB, 1x80GiB, cpu:24GiB; 
 Trust = Annotated[bool, typer.Option("--trust", help="Import code of the run's own, package.module:name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
+_KEYS = {
+    "policy": "policy.model", "backend": "policy.backend", "reward": "reward.model", "task": "task.name",
+    "strategy": "search.strategy", "width": "search.width", "questions": "task.questions", "seed": "seed", "out": "out",
+    "embedder": "embedder.model", "devices": "memory.devices",
+}  # fmt: skip
+"""The setting that each flag stands for."""
+
+
+def keyed(**flags: Any) -> dict[str, Any]:
+    """Return the values of flags, given by their names, by the keys of their settings."""
+    return {_KEYS[name]: value for name, value in flags.items()}
+
 
 def overrides_of(
     flags: dict[str, Any],

@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,20 +62,11 @@ def plan(
 
     if predict and not train:
         raise ConfigError("--predict runs an update on fake tensors, and without --train none is planned: add --train")
-    given: dict[str, Any] = {
-        "policy.model": policy,
-        "policy.backend": backend,
-        "reward.model": reward,
-        "task.name": task,
-        "search.strategy": strategy,
-        "search.width": width,
-        "task.questions": questions,
-        "seed": seed,
-        "out": out,
-        "embedder.model": embedder,
-        "memory.devices": devices,
-        "memory.any_embed_device": any_embed_device or None,
-    }
+    given = flags.keyed(
+        policy=policy, backend=backend, reward=reward, task=task, strategy=strategy, width=width, questions=questions,
+        seed=seed, out=out, embedder=embedder, devices=devices,
+    )  # fmt: skip
+    given["memory.any_embed_device"] = any_embed_device or None
     config_file = flags.one_file(run, config_file)
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
     if resume is not None:

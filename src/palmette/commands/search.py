@@ -43,19 +43,10 @@ def search(
     as_json: flags.AsJson = False,
 ) -> None:
     """Search a task's questions with one strategy and report accuracy, tokens and KV cache."""
-    given: dict[str, Any] = {
-        "policy.model": policy,
-        "policy.backend": backend,
-        "reward.model": reward,
-        "task.name": task,
-        "search.strategy": strategy,
-        "search.width": width,
-        "task.questions": questions,
-        "seed": seed,
-        "out": out,
-        "embedder.model": embedder,
-        "memory.devices": devices,
-    }
+    given = flags.keyed(
+        policy=policy, backend=backend, reward=reward, task=task, strategy=strategy, width=width, questions=questions,
+        seed=seed, out=out, embedder=embedder, devices=devices,
+    )  # fmt: skip
     config_file = flags.one_file(run, config_file)
     overrides = flags.overrides_of(given, settings, config_file, ets_config, embed_device)
     if resume is None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,19 +45,10 @@ def up(
     from palmette.launch.run import planned_commands, started
     from palmette.run.folder import new_folder
 
-    given: dict[str, Any] = {
-        "policy.model": policy,
-        "policy.backend": backend,
-        "reward.model": reward,
-        "task.name": task,
-        "search.strategy": strategy,
-        "search.width": width,
-        "task.questions": questions,
-        "seed": seed,
-        "out": out,
-        "embedder.model": embedder,
-        "memory.devices": devices,
-    }
+    given = flags.keyed(
+        policy=policy, backend=backend, reward=reward, task=task, strategy=strategy, width=width, questions=questions,
+        seed=seed, out=out, embedder=embedder, devices=devices,
+    )  # fmt: skip
     config_file = flags.one_file(run, config_file)
     config = load_config(config_file, flags.overrides_of(given, settings, config_file, ets_config, embed_device))
     commands = planned_commands(config)
