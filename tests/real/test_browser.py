@@ -15,7 +15,7 @@ from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge
 from palmette.settings import Config
 from palmette.tasks.task import Question
-from tests.browser import COLORS, MISSING, find_chromium, focus, shown, started, text
+from tests.browser import COLORS, focus, shown, text
 
 pytestmark = pytest.mark.browser
 
@@ -61,15 +61,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [write_run(folder / name, strategy, width) for name, strategy, width in names]
     asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
     return write_page(compare(runs, lambda config: Rejudge(MathJudge(3600), asked)), folder / "report.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        pytest.skip(MISSING)
-    with started(binary) as browser:
-        yield browser
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")

@@ -3,28 +3,17 @@
 What is waited for is named by selectors: the page's policy forbids the code that other waits would run in it.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, Page
 
 from palmette.backends.backend import Expansion
-from tests.browser import MISSING, find_chromium, opened, started, text
+from tests.browser import opened, text
 from tests.gateway import Gate, Served, get, scripted
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2>"
 ANSWER = "<b onmouseover=window.pwned=3>4</b>"
 SIZES = [(1280, 900), (390, 844)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        pytest.skip(MISSING)
-    with started(binary) as browser:
-        yield browser
 
 
 def script(expansion: Expansion, prefix: str) -> str:

@@ -20,7 +20,7 @@ from palmette.events import (
 )
 from palmette.report.training.page import write_training_page
 from palmette.settings import Config
-from tests.browser import COLORS, MISSING, find_chromium, focus, shown, started, text
+from tests.browser import COLORS, focus, shown, text
 
 pytestmark = pytest.mark.browser
 
@@ -73,15 +73,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [("run-<img src=x onerror=window.pwned=6>", "grpo", UPDATES), ("short", "dapo", 10)]
     runs = [write_run(folder / name, algorithm, updates) for name, algorithm, updates in names]
     return write_training_page(runs, folder / "report.html")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    binary = find_chromium()
-    if binary is None:
-        pytest.skip(MISSING)
-    with started(binary) as browser:
-        yield browser
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}px")
