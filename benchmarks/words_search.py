@@ -1,6 +1,6 @@
 """Strategies on `words` with a policy and a judge that are models, as a table for each width.
 
-    python -m benchmarks.words_search --policy seedling-words --reward seedling-words-prm --widths 16 64
+    python -m benchmarks.words_search --policy POLICY_FOLDER --reward REWARD_FOLDER --widths 16 64
 
 Every strategy gets the same questions; the models are loaded once. Differences from REBASE are paired, with 95%
 intervals by bootstrap over questions. `KV held` is distinct tokens, as the engine's pool holds them. `best-of-N` is
@@ -138,8 +138,8 @@ def row(strategy: str, width: int, run: Run, rebase: Run, independent: Run) -> s
 def main() -> None:
     """Print one table for each width."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", default="seedling-words")
-    parser.add_argument("--reward", default="seedling-words-prm")
+    parser.add_argument("--policy", required=True)
+    parser.add_argument("--reward", required=True)
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--questions", type=int, default=100)
