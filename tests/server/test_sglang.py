@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from palmette.event_log import read_events
-from palmette.launch.process import members
+from palmette.launch.keeper import members
 from palmette.search.summary import summarize
 from tests.server.held import check_what_the_cache_holds
 from tests.server.started import SEARCH, Up, engine_flags, searched, trees

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from palmette.event_log import FILE_NAME, read_events
 from palmette.events import QuestionFinished
-from palmette.launch.process import members
+from palmette.launch.keeper import members
 from palmette.search.summary import summarize
 from tests.server.held import check_what_the_cache_holds
 from tests.server.started import SEARCH, Up, command_of, engine_flags, groups_of, searched, trees
