@@ -65,6 +65,11 @@ class Seat:
         """Whether the search goes on."""
         return self._error is None
 
+    def check_open(self) -> None:
+        """Raise the error that the search was given up with, if it was."""
+        if self._error is not None:
+            raise self._error
+
     def give_up(self, error: Exception) -> None:
         """Have the search end with this error as soon as it asks for something; safe to call from any thread."""
         self._error = self._error or error
@@ -80,8 +85,7 @@ class Seat:
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Have these steps generated; see `StartsSteps`."""
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         for each in expansions:
             self._asked[each.node] = each
         self._engine.start(self, [replace(each, question=self.name, **self._sampling) for each in expansions])
@@ -102,8 +106,7 @@ class Seat:
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score for each candidate; see `Scorer`."""
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         return self._engine.score(candidates)
 
     def forget(self, messages: Sequence[Message]) -> None:
@@ -111,8 +114,7 @@ class Seat:
         self._engine.forget(messages)
 
     def _next(self, *, wait: bool) -> tuple[Expansion, Step] | None:
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         left = self._deadline - monotonic()
         if left <= 0:
             raise TimeIsUpError("the time of the request is up")
