@@ -258,6 +258,8 @@ def test_tokens_and_answers_are_counted_and_metrics_read() -> None:
         expand_all(backend, [step(prefix="x+1?\n", stop=None)])
         [metrics] = backend.server_metrics()
         assert metrics.kv_tokens == 35_412 and metrics.prefix_tokens is not None
+        [written] = expand_all(backend, [step(prefix="x+1?\n", stop=None)])
+        assert written.cached_tokens == 3
         assert metrics.prefix_hits == metrics.prefix_tokens - 3  # One token of each of three prompts was new.
 
 

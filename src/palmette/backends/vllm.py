@@ -37,8 +37,18 @@ class _Choice(BaseModel):
     logprobs: _Logprobs
 
 
+class _Details(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens_details: _Details | None = None
+    """There with `--enable-prompt-tokens-details`."""
+
+
 class _Completion(BaseModel):
     model: str | None = None
+    usage: _Usage | None = None
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
@@ -116,7 +126,8 @@ class VllmDialect:
         answer = read(_Completion, await self._completed(client, asked), client, "/v1/completions")
         choice = answer.choices[0]
         version = answer.model if self.weights is not None else None
-        return Written(choice.token_ids, choice.logprobs.token_logprobs, version)
+        details = answer.usage and answer.usage.prompt_tokens_details
+        return Written(choice.token_ids, choice.logprobs.token_logprobs, version, details and details.cached_tokens)
 
     async def _completed(self, client: Client, asked: dict[str, Any]) -> Any:
         """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again.

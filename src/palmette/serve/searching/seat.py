@@ -51,6 +51,7 @@ class Seat:
         self.nodes: set[int] = set()
         """Nodes that the engine may keep something for; read and written by its thread alone."""
         self._prompt = prompt
+        self._cached: list[int] = []
         self._deadline = deadline
         self._sampling: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
         self._stops = tuple(stops)
@@ -59,6 +60,14 @@ class Seat:
         self._asked: dict[int | None, Expansion] = {}
         self._landed: SimpleQueue[tuple[Expansion, Step] | Exception] = SimpleQueue()
         self._error: Exception | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """How much of the prompt was cached before the search: the least that was told of a first step.
+
+        Of several requests to a server the later ones find what the first of them left. 0 where nobody tells.
+        """
+        return min(self._cached, default=0)
 
     @property
     def is_open(self) -> bool:
@@ -131,6 +140,8 @@ class Seat:
     def _read(self, expansion: Expansion, step: Step) -> tuple[Expansion, Step]:
         """Return a step with the expansion that the search knows, ended where a stop ends in it."""
         asked = self._asked.pop(expansion.node)
+        if asked.parent == 0 and step.cached_tokens is not None:
+            self._cached.append(min(step.cached_tokens, len(self._prompt)))
         if self._stops and asked.node is not None:
             text = self._tails.get(asked.parent, "") + step.text
             self._tails[asked.node] = text[-max(map(len, self._stops)) :]
