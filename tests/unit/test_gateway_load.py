@@ -1,8 +1,10 @@
 """Many requests at once: let in by the plan, in turn, given up when their clients go, ended when their time is up."""
 
 import asyncio
+import gc
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -264,6 +266,21 @@ def test_a_search_that_is_given_up_while_its_answers_are_read_ends_with_the_one_
             ask(client, extra_body={"palmette": {"width": 4}})
         wait_until_idle(served)
         assert Slow.read == 1
+
+
+def test_of_requests_that_were_answered_only_the_newest_trees_are_kept() -> None:
+    bounds = Bounds(kept_trees=3)
+    with scripted(thinking, lambda step: 0.5, bounds=bounds) as served, served.client() as client:
+        for number in range(12):
+            stream = ask(client, "script:rebase", seed=number, stream=True)
+            if number % 3:
+                list(stream)
+            stream.close()
+        wait_until_idle(served)
+        gc.collect()
+        alive = Counter(type(each).__name__ for each in gc.get_objects())
+    assert alive["SearchJob"] <= 1 and alive["Seat"] <= 1 and alive["Growth"] <= 1  # Of the thread that was last used.
+    assert 0 < alive["GrowingTree"] <= 3
 
 
 def test_extents_by_hand() -> None:
