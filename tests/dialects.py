@@ -59,7 +59,7 @@ class Manner:
 
 class Dialect(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 256
+    request_queue_size = 4096
 
     def __init__(self, manner: Manner, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)

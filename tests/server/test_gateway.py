@@ -45,7 +45,7 @@ def test_searches_behind_the_gateway_are_those_of_the_local_engine_and_end_with_
     with palmette.Searcher("seedling", strategy="rebase", settings={**SETTINGS, "policy.temperature": 0}) as searcher:
         expected = searcher.search(LONG)
     first = ask(client, "seedling:rebase")
-    assert first.choices[0].message.reasoning.strip() in expected.solution
+    assert first.choices[0].message.reasoning.strip() in (expected.solution or "")
     assert first.usage.completion_tokens == expected.tokens
     again = ask(client, "seedling:rebase")
     assert again.choices[0].message == first.choices[0].message

@@ -52,8 +52,9 @@ class WrappedBackend(Generic[Wrapped]):
 
     def interrupt(self) -> None:
         """Have `finished` return soon, where the other backend can; see `Interruptible`."""
-        if isinstance(self._backend, Interruptible):
-            self._backend.interrupt()
+        backend: object = self._backend
+        if isinstance(backend, Interruptible):
+            backend.interrupt()
 
 
 class Blocking(WrappedBackend[Expands]):

@@ -126,8 +126,9 @@ class VllmDialect:
         answer = read(_Completion, await self._completed(client, asked), client, "/v1/completions")
         choice = answer.choices[0]
         version = answer.model if self.weights is not None else None
-        details = answer.usage and answer.usage.prompt_tokens_details
-        return Written(choice.token_ids, choice.logprobs.token_logprobs, version, details and details.cached_tokens)
+        details = None if answer.usage is None else answer.usage.prompt_tokens_details
+        cached = None if details is None else details.cached_tokens
+        return Written(choice.token_ids, choice.logprobs.token_logprobs, version, cached)
 
     async def _completed(self, client: Client, asked: dict[str, Any]) -> Any:
         """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again.
