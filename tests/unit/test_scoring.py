@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_scores_that_fail_end_the_search_and_others_are_given_up() -> None:
 
 def test_a_guard_around_a_scorer_begins_only_where_that_one_can() -> None:
     def guarded(scorer: Any) -> Any:
-        return GuardedScorer(scorer, lambda items, run: [run(items)], lambda: threading.Lock())  # type: ignore[arg-type]
+        return GuardedScorer(scorer, lambda items, run: [run(items)], nullcontext)
 
     candidates = [Candidate(({"role": "user", "content": "b?"},), ("x",), False)]
     assert guarded(AtOnce()).begin(candidates) is None
