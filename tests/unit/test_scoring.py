@@ -11,6 +11,7 @@ import pytest
 from palmette.backends.backend import Expansion
 from palmette.backends.scripted import ScriptedBackend
 from palmette.errors import BackendError
+from palmette.memory.guard import run_whole
 from palmette.score.guarded import GuardedScorer
 from palmette.score.scorer import Candidate, StartsScores
 from palmette.search.growth import Limits, Observer
@@ -130,7 +131,7 @@ def test_scores_that_fail_end_the_search_and_others_are_given_up() -> None:
 
 def test_a_guard_around_a_scorer_begins_only_where_that_one_can() -> None:
     def guarded(scorer: Any) -> Any:
-        return GuardedScorer(scorer, lambda items, run: [run(items)], nullcontext)
+        return GuardedScorer(scorer, run_whole, nullcontext)
 
     candidates = [Candidate(({"role": "user", "content": "b?"},), ("x",), False)]
     assert guarded(AtOnce()).begin(candidates) is None
