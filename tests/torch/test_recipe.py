@@ -104,7 +104,7 @@ def test_words_with_and_without_a_space_begin_alike() -> None:
     tokenizer = alphabet()
     policy = new_policy(tokenizer, 0)
     alike(policy, tokenizer)
-    weights, places = policy.get_input_embeddings().weight, tokenizer.get_vocab()
+    weights, places = policy.model.embed_tokens.weight, tokenizer.get_vocab()
     near = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Mia"]], dim=0)
     far = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Tom"]], dim=0)
     assert near > 0.9 and abs(far) < 0.5
