@@ -1,0 +1,61 @@
+"""Tensors of a checkpoint in files of several ranks, by torch.distributed.checkpoint as safetensors; never a pickle.
+
+They can be read by any number of ranks, and by one process without any.
+"""
+
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+from palmette.errors import RunError
+from palmette.units import describe_error
+
+FOLDER = "shards"
+"""The folder of a checkpoint that holds them."""
+
+
+def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors, DTensors or the same on all ranks. All ranks have to call it; folder is one that they share."""
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(_with_a_dimension(tensors), storage_writer=writer)
+
+
+def read_shards(folder: Path, into: Mapping[str, torch.Tensor]) -> None:
+    """Overwrite tensors by those that were saved under their names. All ranks have to call it.
+
+    Raises RunError where names or shapes are not those of the files.
+    """
+    reader = HuggingFaceStorageReader(str(folder))
+    sizes = {name: saved.size for name, saved in reader.read_metadata().state_dict_metadata.items()}
+    wanted = _with_a_dimension(into)
+    for name in sorted(wanted.keys() ^ sizes.keys()):
+        problem = "missing" if name in wanted else "not known here"
+        raise RunError(f"{folder}: of another model, or of another way to train it: {name} is {problem}")
+    for name, tensor in wanted.items():
+        if tensor.shape != sizes[name]:
+            raise RunError(f"{folder}: of another model: {name} is {list(sizes[name])}, not {list(tensor.shape)}")
+    try:
+        dcp.load(wanted, storage_reader=reader)
+    except dcp.api.CheckpointException as error:
+        raise RunError(f"{folder}: cannot be read: {describe_error(error)}") from error
+
+
+def read_whole(folder: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors whole, in a process that is no rank."""
+    reader = HuggingFaceStorageReader(str(folder))
+    found = {
+        name: torch.empty(saved.size, dtype=saved.properties.dtype)
+        for name, saved in reader.read_metadata().state_dict_metadata.items()
+    }
+    dcp.load(found, storage_reader=reader, no_dist=True)
+    return {name: tensor.view(()) if name.endswith(".step") else tensor for name, tensor in found.items()}
+
+
+def _with_a_dimension(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors, single numbers as views of one element: slices of safetensors have a dimension."""
+    return {name: tensor.view(1) if tensor.dim() == 0 else tensor for name, tensor in tensors.items()}
