@@ -37,6 +37,10 @@ class ScaleSettings(BaseModel):
     this machine's cores, or one core of a cluster; `worker_gpus`; `worker_memory`, null for what the plan counts. A
     worker may take `start_seconds` to be placed and to load its models, and `answer_seconds` without a sign of
     progress. One that ends is started again `restarts` times.
+
+    With `ranks` a training run learns in so many processes, each with a share of the weights: on the cluster at
+    `address`, else on this machine without Ray. `staleness` is how many updates old the weights may be that have
+    written what an update learns from.
     """
 
     model_config = StrategySettings.model_config
@@ -49,6 +53,8 @@ class ScaleSettings(BaseModel):
     start_seconds: float = Field(300.0, gt=0, le=86_400)
     answer_seconds: float = Field(600.0, gt=0, le=86_400)
     restarts: int = Field(3, ge=0, le=1000)
+    ranks: int | None = Field(None, ge=1, le=10_000)
+    staleness: int = Field(0, ge=0, le=64)
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> "ScaleSettings":

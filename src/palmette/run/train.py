@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from palmette import registry
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
-from palmette.events import Evaluated, Event, UpdateDone
+from palmette.events import Evaluated, Event, Noticed, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
 from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
@@ -24,19 +24,22 @@ from palmette.run.training_checks import (
     credit_of,
     training_config,
 )
+from palmette.scale.learning.ranks import RankLostError
 from palmette.search.result import SearchResult
 from palmette.settings import Config
 from palmette.tasks.task import Question, Task
 from palmette.train.algorithms.algorithm import Algorithm
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.credit.credit import make_credit
-from palmette.train.loop import Progress, Shown, TrainingParts, next_update, train
+from palmette.train.loop import Shown, next_update, train
 from palmette.train.rewards.rewards import Rewards
+from palmette.train.rollout.ahead import Ahead
 from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCredit
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.split import digest_of, training_data
 from palmette.train.samples import Sample
 from palmette.train.server_ratio import corrected
+from palmette.train.training_parts import Progress, TrainingParts
 from palmette.units import one_line
 
 if TYPE_CHECKING:
@@ -142,10 +145,37 @@ class TrainingRun(LearningRun):
                 )
 
     def updates(self) -> Iterator[Shown]:
-        """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment."""
-        yield from train(
-            self._parts(), self.config.train, self.progress, seed=self.config.seed, aggregate=self._aggregate
-        )
+        """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment.
+
+        Ranks that are lost are started again, and the run goes back to its last checkpoint: `scale.restarts` times
+        without an update in between, then RankLostError is raised.
+        """
+        lost = 0
+        while True:
+            try:
+                for shown in self._updates():
+                    lost = 0 if isinstance(shown, UpdateDone) else lost
+                    yield shown
+                return
+            except RankLostError as error:
+                lost += 1
+                if lost > self.config.scale.restarts:
+                    raise
+                yield self._restart_ranks(error)
+
+    def _updates(self) -> Iterator[Shown]:
+        return train(self._parts(), self.config.train, self.progress, seed=self.config.seed, aggregate=self._aggregate)
+
+    def _restart_ranks(self, error: RankLostError) -> Noticed:
+        """Go back to the last checkpoint with new ranks; return what the user is told."""
+        update = self.progress.update
+        checkpoint = self._store.newest().checkpoint
+        where = "the beginning" if checkpoint is None else f"the checkpoint after update {checkpoint.update}"
+        notice = Noticed(update, "rank", f"{one_line(str(error), 300)}. All ranks start again from {where}")
+        self._record(notice)
+        self.policy.restart_ranks(checkpoint)
+        self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
+        return notice
 
     def _parts(self) -> TrainingParts:
         settings = self.config.train
@@ -153,14 +183,16 @@ class TrainingRun(LearningRun):
         limit = self.config.search.total_tokens
         reference = partial(self.policy.reference_logprobs, run_pieces=self._guarded("reference"))
         values = partial(self.policy.values, run_pieces=self._guarded("values"))
+        staleness, is_served = self.config.scale.staleness, self.policy.published is not None
         return TrainingParts(
             order=QuestionOrder(self._questions, self.config.seed),
+            publish=self._publish if staleness else None,
             roll_out=self._roll_out,
             rewards=self._rewards,
             credit=credit_for(self.config, algorithm, limit),
             reference=reference if settings.uses_reference else None,
             values=values if algorithm.critic else None,
-            compare=None if self.policy.published is None else self._compare,
+            compare=self._compare if is_served or staleness else None,
             learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
@@ -168,21 +200,25 @@ class TrainingRun(LearningRun):
             phase=self._phase,
             peak_bytes=self._meter.peaks,
             record=self._record,
+            staleness=staleness,
         )
 
     def _roll_out(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
-        """Search questions with the policy as it is, on servers after they have its weights."""
-        self._publish()
+        """Search questions with the policy as it is, or where weights may be older as it was when they were sent."""
+        if not self.config.scale.staleness:
+            self._publish()
         return self._rollouts(questions, seed)
 
     def _publish(self) -> None:
+        """Have the newest weights where they generate: in this process, or on servers."""
+        self.policy.fetch_weights()
         if self.policy.published is not None:
             self.policy.published.publish(self.progress.update)
 
     def _compare(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Compare a server's log-probabilities with the learner's and correct the samples; with statistics."""
-        assert self.policy.published is not None
-        numbers, train = self.policy.published.numbers(), self.config.train
+        """Compare the log-probabilities of who generated with those of the present weights; correct the samples."""
+        numbers = {} if self.policy.published is None else self.policy.published.numbers()
+        train = self.config.train
         if train.server_ratio == "off":
             return list(samples), numbers
         own = self.policy.logprobs(samples, self._guarded("compare"))
@@ -191,8 +227,9 @@ class TrainingRun(LearningRun):
 
     def preview(self) -> UpdateDone:
         """Return the first update as it would be, made up to the optimizer step: no weight changes."""
-        parts = replace(self._parts(), update=self._try_update)
-        return next_update(parts, self.config.train, Progress(), seed=self.config.seed, aggregate=self._aggregate)
+        parts = replace(self._parts(), update=self._try_update, staleness=0)
+        ahead = Ahead(parts, self.config.train, seed=self.config.seed, aggregate=self._aggregate)
+        return next_update(parts, self.config.train, Progress(), ahead)
 
     def listen(self, on_tokens: Callable[[int], None]) -> None:
         """Call this with the number of tokens that the policy has written since the last call."""

@@ -3,6 +3,7 @@
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from palmette import __version__
 from palmette.errors import BackendError
+from palmette.memory.host import numbers
 from palmette.scale.learning.sharded_learner import ShardedLearner
 from palmette.scale.learning.weight_parcel import Parcel, pack
 from palmette.train.checkpoints.shard_files import write_shards
@@ -39,9 +42,9 @@ BuildLearner = Callable[[DeviceMesh], ShardedLearner]
 
 
 class Rank:
-    """What the driver calls, on all ranks at once; `answer` is called by name. Nothing is kept between calls but state.
+    """What the driver calls, by the names of methods, on all ranks at once.
 
-    `open_store`, on rank 0 alone, comes first, then `join`, `build`, then anything in any order.
+    `version` and `open_store`, on rank 0 alone, come first, then `join`, `build`, then anything in any order.
     """
 
     def __init__(self, place: Place) -> None:
@@ -49,7 +52,12 @@ class Rank:
         self._store: dist.TCPStore | None = None
         self._mesh: DeviceMesh | None = None
         self._learner: ShardedLearner | None = None
+        self._step_bytes = 0
         torch.set_num_threads(place.threads)
+
+    def version(self) -> str:
+        """Return the version of palmette that runs here."""
+        return __version__
 
     def open_store(self) -> tuple[str, int]:
         """Open what ranks find each other by; return host and port. Called on rank 0."""
@@ -76,9 +84,11 @@ class Rank:
         self._mesh = init_device_mesh(kind, (place.ranks,))
 
     def build(self, build: BuildLearner) -> dict[str, Any]:
-        """Load the model and shard it; return what this rank holds in bytes, and what the user should know."""
+        """Load the model and shard it; return where this rank is and what it holds in bytes."""
         assert self._mesh is not None
+        before = _anonymous_bytes()
         self._learner = build(self._mesh)
+        self._learner.before_step = lambda: self._measure(before)
         return {"pid": os.getpid(), "host": socket.gethostname(), "held_bytes": self._learner.held_bytes()}
 
     def update(
@@ -103,9 +113,16 @@ class Rank:
         write_shards(Path(folder), self._learner.shards())
 
     def memory(self) -> dict[str, int]:
-        """Return what this rank holds in bytes."""
+        """Return what this rank holds in bytes: as counted, as measured before the last step, its process at most.
+
+        Measured is what its process holds more than before it has loaded anything, in host memory.
+        """
         assert self._learner is not None
-        return self._learner.held_bytes()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {**self._learner.held_bytes(), "measured": self._step_bytes, "process_peak": peak}
+
+    def _measure(self, before: int) -> None:
+        self._step_bytes = _anonymous_bytes() - before
 
     def close(self) -> None:
         """Leave the group."""
@@ -113,13 +130,14 @@ class Rank:
             dist.destroy_process_group()
 
     def _wait(self) -> timedelta:
-        return timedelta(seconds=self._place.wait_seconds)
+        """Return how long to wait for other ranks: less than the driver does, so that it hears who waited in vain."""
+        return timedelta(seconds=0.8 * self._place.wait_seconds)
 
 
 def _meet(store: dist.Store, place: Place) -> None:
     """Say that this rank is here; wait for all others, and name those that do not come."""
     store.set(f"here/{place.rank}", "yes")
-    until = time.monotonic() + place.wait_seconds
+    until = time.monotonic() + 0.8 * place.wait_seconds
     missing = list(range(place.ranks))
     while missing := [rank for rank in missing if not store.check([f"here/{rank}"])]:
         if time.monotonic() > until:
@@ -129,6 +147,11 @@ def _meet(store: dist.Store, place: Place) -> None:
                 f"{place.ranks} ranks did not"
             )
         time.sleep(0.02)
+
+
+def _anonymous_bytes() -> int:
+    """Return the memory of this process that is no file's; 0 on other systems than Linux."""
+    return numbers(Path("/proc/self/status")).get("RssAnon:", 0) * 1024
 
 
 def _own_address() -> str:

@@ -7,7 +7,7 @@ many ranks there are changes nothing but rounding.
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -72,6 +72,8 @@ class ShardedLearner:
         self._device = self._locals[0].device
         host = torch.device("cpu") if savings.host_optimizer else None
         self.optimizer = AdamW(self._locals, self._adam, device=host, names=list(self._weights))
+        self.before_step: Callable[[], object] = lambda: None
+        """Called when weights, gradients and optimizer state are all there."""
 
     def update(
         self,
@@ -98,10 +100,12 @@ class ShardedLearner:
         self._drop_gradients()
         try:
             parts = [self._backward(each, total, on_policy) for each in passes[self._mesh.get_rank()]]
+            self._take_gradients()
             norm = self._clip()
             if not math.isfinite(norm):
                 raise RunError("the update's gradient is not finite, so no weight was changed: lower the learning rate")
-            self._apply(learning_rate)
+            self.before_step()
+            self.optimizer.step(learning_rate)
             self._check_weights(self._adam.learning_rate if learning_rate is None else learning_rate)
         finally:
             self._drop_gradients()
@@ -121,10 +125,9 @@ class ShardedLearner:
 
     def shards(self) -> dict[str, torch.Tensor]:
         """Return what the next updates depend on beside the weights, by name: DTensors and numbers that all share."""
-        of_weight = {name: weight for name, weight in self._weights.items()}
         held: dict[str, torch.Tensor] = {}
         for name, tensor in self.optimizer.state_dict().items():
-            weight = of_weight[name.rpartition(".")[0]]
+            weight = self._weights[name.rpartition(".")[0]]
             if not name.endswith(".step"):
                 tensor = DTensor.from_local(
                     tensor,
@@ -140,7 +143,7 @@ class ShardedLearner:
         return held
 
     def gathered(self) -> dict[str, torch.Tensor]:
-        """Return every trained weight whole, in host memory. All ranks have to call it; rank 0 has them, others none."""
+        """Return every trained weight whole, in host memory, on rank 0, nothing on others. All ranks must call it."""
         whole: dict[str, torch.Tensor] = {}
         for name, weight in self._weights.items():
             full = weight.detach().full_tensor()
@@ -149,11 +152,12 @@ class ShardedLearner:
         return whole
 
     def held_bytes(self) -> dict[str, int]:
-        """Return the bytes that this rank holds at all times: of weights, and of optimizer state."""
-        weights = {name: weight for name, weight in self._scores.named_parameters()}
+        """Return the bytes that this rank holds: of weights, of optimizer state, and during an update of gradients."""
+        weights = [weight for weight in self._scores.parameters() if isinstance(weight, DTensor)]
         with torch.no_grad():
             return {
-                "weights": sum(weight.to_local().nbytes for weight in weights.values() if isinstance(weight, DTensor)),
+                "weights": sum(weight.to_local().nbytes for weight in weights),
+                "gradients": sum(local.nbytes for local in self._locals),
                 "optimizer": sum(tensor.nbytes for tensor in self.optimizer.state_dict().values()),
             }
 
@@ -169,10 +173,16 @@ class ShardedLearner:
         return None if each.is_idle else pass_sums(loss.detach(), losses, tokens, given, total)
 
     @torch.no_grad()
+    def _take_gradients(self) -> None:
+        """Give the gradients of this rank's shards to what the optimizer knows of them."""
+        for local, weight in zip(self._locals, self._weights.values(), strict=True):
+            gradient = weight.grad
+            assert gradient is None or isinstance(gradient, DTensor)
+            local.grad = None if gradient is None else gradient.to_local()
+
+    @torch.no_grad()
     def _clip(self) -> float:
         """Clip the gradients of all ranks to `max_norm` together; return their norm before that."""
-        for local, weight in zip(self._locals, self._weights.values(), strict=True):
-            local.grad = None if weight.grad is None else weight.grad.to_local()  # type: ignore[attr-defined]
         gradients = [local.grad for local in self._locals if local.grad is not None]
         square = nn.utils.get_total_norm(gradients).double().square().to(self._device)
         dist.all_reduce(square, group=self._mesh.get_group())
@@ -180,9 +190,6 @@ class ShardedLearner:
         if self._adam.max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._locals, self._adam.max_norm, norm)
         return float(norm)
-
-    def _apply(self, learning_rate: float | None) -> None:
-        self.optimizer.step(learning_rate)
 
     def _drop_gradients(self) -> None:
         for local, weight in zip(self._locals, self._weights.values(), strict=True):

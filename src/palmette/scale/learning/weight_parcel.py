@@ -2,6 +2,7 @@
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ def unpack(parcel: Parcel, into: Mapping[str, torch.Tensor], version: int) -> No
 
     They are not if the version or the checksum is wrong, or names, shapes or dtypes are those of another model.
     """
-    content = torch.as_tensor(parcel.content)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # Ray's memory. It is only read.
+        content = torch.as_tensor(parcel.content)
     if parcel.version != version:
         raise RunError(f"the ranks sent the weights after update {parcel.version}, expected were those after {version}")
     if _checksum(content) != parcel.checksum:

@@ -5,12 +5,15 @@ They can be read by any number of ranks, and by one process without any.
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.tensor import DTensor
 
 from palmette.errors import RunError
 from palmette.units import describe_error
@@ -45,6 +48,26 @@ def read_shards(folder: Path, into: Mapping[str, torch.Tensor]) -> None:
         raise RunError(f"{folder}: cannot be read: {describe_error(error)}") from error
 
 
+def read_part(path: Path, into: Mapping[str, torch.Tensor], *, part: int, parts: int) -> None:
+    """Overwrite tensors by those that a learner in one process has saved to a file; DTensors by their part of these.
+
+    Raises RunError where names or shapes are not those of the file.
+    """
+    with safe_open(path, framework="pt") as file:
+        for name in sorted(into.keys() ^ set(file.keys())):
+            problem = "missing" if name in into else "not known here"
+            raise RunError(f"{path}: of another model, or of another way to train it: {name} is {problem}")
+        for name, tensor in into.items():
+            whole = file.get_tensor(name)
+            if whole.shape != tensor.shape:
+                raise RunError(f"{path}: of another model: {name} is {list(whole.shape)}, not {list(tensor.shape)}")
+            if isinstance(tensor, DTensor):
+                rows = -(-len(whole) // parts)  # As FSDP2 cuts: all parts as long as the first, but for the last ones.
+                tensor.to_local().copy_(whole[part * rows : (part + 1) * rows])
+            else:
+                tensor.copy_(whole)
+
+
 def read_whole(folder: Path) -> dict[str, torch.Tensor]:
     """Return all tensors whole, in a process that is no rank."""
     reader = HuggingFaceStorageReader(str(folder))
@@ -52,7 +75,9 @@ def read_whole(folder: Path) -> dict[str, torch.Tensor]:
         name: torch.empty(saved.size, dtype=saved.properties.dtype)
         for name, saved in reader.read_metadata().state_dict_metadata.items()
     }
-    dcp.load(found, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # It is meant to be, here.
+        dcp.load(found, storage_reader=reader, no_dist=True)
     return {name: tensor.view(()) if name.endswith(".step") else tensor for name, tensor in found.items()}
 
 
