@@ -79,9 +79,11 @@ class TrainingRun(LearningRun):
         unrewarded = check_references(config, self.data.training)
         if unrewarded is not None:
             self.notes.append(unrewarded)
-        refuse_what_cannot_fit(config, train=True)
+        # On a cluster ranks hold what learns, and this process what generates.
+        learns_here = config.scale.ranks is None or config.scale.address is None
+        refuse_what_cannot_fit(config, train=learns_here)
         self._open()
-        self._begin(_planned(config))
+        self._begin(_planned(config, train=learns_here))
         self._tell_boards(self.progress.update + 1)
 
     def _load(self, checkpoint: Checkpoint | None) -> None:
@@ -298,9 +300,9 @@ def _correct_share(result: SearchResult) -> float:
     return sum(leaf.outcome == "correct" for leaf in leaves) / len(leaves) if leaves else 0.0
 
 
-def _planned(config: Config) -> PlannedMemory:
+def _planned(config: Config, *, train: bool) -> PlannedMemory:
     """Return what the plan expects of each phase, by the names that the meter of training has for them."""
-    planned = planned_memory(config, train=True)
+    planned = planned_memory(config, train=train)
     by_phase = dict(planned.by_phase)
     by_phase["rollout"] = by_phase.pop("search", 0) or 0
     return replace(planned, by_phase=by_phase)

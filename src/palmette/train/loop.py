@@ -74,6 +74,8 @@ def next_update(parts: TrainingParts, settings: TrainSettings, progress: Progres
         on_policy = is_fresh and settings.mini_batches * settings.epochs == 1
         batches = list(_batches(samples, settings, f"{ahead.seed} {progress.update}"))
         results = _learned(parts, batches, learning_rate, on_policy, ahead, progress, timed)
+    elif parts.staleness:
+        ahead.add(progress)
     progress.update += 1
     progress.position = rolled.position
     progress.without_signal = 0 if any(group.has_signal for group in groups) else progress.without_signal + 1

@@ -1,6 +1,7 @@
 """Ranks as processes of this machine, called through pipes; no cluster is needed."""
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Sequence
 from multiprocessing import connection
@@ -18,8 +19,8 @@ _END_SECONDS = 10.0
 class LocalRanks:
     """Processes forked from one that has imported what a rank imports. They end when this process ends.
 
-    The first call of each has `start_seconds`, others `answer_seconds`. With `logs`, a folder, each rank writes what it
-    prints to a file there.
+    Until they have loaded their model they may take `start_seconds` to answer, then `answer_seconds`. With `logs`, a
+    folder, each rank writes what it prints to a file there.
     """
 
     def __init__(
@@ -36,14 +37,14 @@ class LocalRanks:
         context.set_forkserver_preload([serve.__module__, "transformers.models.auto.modeling_auto"])
         self.count = count
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
-        self._begun = False
+        self._has_built = False
         self._calls: list[connection.Connection[Any, Any]] = []
         self._lives: list[connection.Connection[Any, Any]] = []
         self._processes: list[Any] = []
         for rank in range(count):
             calls, its_calls = context.Pipe()
             life, its_life = context.Pipe()
-            place = Place(rank, count, threads, _device_of(rank, device), answer_seconds)
+            place = Place(rank, count, threads, _device_of(rank, device), answer_seconds, is_local=True)
             log = None if logs is None else logs / f"rank-{rank}.log"
             process = context.Process(target=serve, args=(place, log, its_calls, its_life), name=f"rank-{rank}")
             process.start()
@@ -66,9 +67,9 @@ class LocalRanks:
                 self._calls[rank].send((method, arguments))
             except OSError:
                 raise self._ended(rank, method) from None
-        seconds = self._answer_seconds if self._begun else max(self._start_seconds, self._answer_seconds)
+        seconds = self._answer_seconds if self._has_built else max(self._start_seconds, self._answer_seconds)
         returned = self._answers(method, asked, seconds)
-        self._begun = only is None
+        self._has_built |= method == "build"
         return returned
 
     def _answers(self, method: str, asked: Sequence[int], seconds: float) -> list[Any]:
@@ -97,7 +98,7 @@ class LocalRanks:
         process = self._processes[rank]
         process.join(_END_SECONDS)
         code = process.exitcode
-        how = "is gone" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        how = "is gone" if code is None else _signaled(-code) if code < 0 else f"ended with code {code}"
         return RankLostError(f"{named([rank], self.count)} (process {process.pid}) {how} in '{method}'")
 
     def close(self) -> None:
@@ -111,6 +112,11 @@ class LocalRanks:
                 process.join()
             process.close()
         self._processes = []
+
+
+def _signaled(number: int) -> str:
+    by_kernel = ", as the kernel does where memory runs out," if number == signal.SIGKILL else ""
+    return f"was ended by signal {number}{by_kernel}"
 
 
 def _device_of(rank: int, device: str) -> str:

@@ -28,13 +28,17 @@ from palmette.train.update.update_result import UpdateResult
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank is told of itself: its number, how many there are, its threads, its device, how long it may wait."""
+    """What a rank is told of itself: its number, how many there are, its threads, its device, how long it may wait.
+
+    If `is_local`, all ranks are on this machine, and talk by its loopback interface alone.
+    """
 
     rank: int
     ranks: int
     threads: int
     device: str
     wait_seconds: float
+    is_local: bool = False
 
 
 BuildLearner = Callable[[DeviceMesh], ShardedLearner]
@@ -54,6 +58,8 @@ class Rank:
         self._learner: ShardedLearner | None = None
         self._step_bytes = 0
         torch.set_num_threads(place.threads)
+        if place.is_local:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
     def version(self) -> str:
         """Return the version of palmette that runs here."""
@@ -61,9 +67,18 @@ class Rank:
 
     def open_store(self) -> tuple[str, int]:
         """Open what ranks find each other by; return host and port. Called on rank 0."""
-        host = _own_address()
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=self._wait())
-        return host, int(self._store.port)
+        host = "127.0.0.1" if self._place.is_local else _own_address()
+        listening = socket.create_server((host, 0))  # By itself the store would listen on all interfaces.
+        port = int(listening.getsockname()[1])
+        self._store = dist.TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=self._wait(),
+            master_listen_fd=listening.detach(),
+        )
+        return host, port
 
     def join(self, host: str, port: int) -> None:
         """Wait until all ranks are here. Raises BackendError with those that are missing after `wait_seconds`."""

@@ -68,7 +68,7 @@ class RayRanks:
         self._ray = ray
         self._stack = stack
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
-        self._begun = False
+        self._has_built = False
         self._actors: list[Any] = []
         with ExitStack() as failing:
             failing.callback(self.close)
@@ -97,7 +97,7 @@ class RayRanks:
         asked = list(range(self.count)) if only is None else list(only)
         shared = self._ray.put(arguments)  # Once for all ranks.
         pending = {self._actors[rank].answer.remote(method, shared): rank for rank in asked}
-        seconds = self._answer_seconds if self._begun else max(self._start_seconds, self._answer_seconds)
+        seconds = self._answer_seconds if self._has_built else max(self._start_seconds, self._answer_seconds)
         until = time.monotonic() + seconds
         returned: dict[int, Any] = {}
         failed: dict[int, PalmetteError] = {}
@@ -112,7 +112,7 @@ class RayRanks:
                 until = min(until, time.monotonic() + OTHERS_SECONDS)
         if failed:
             raise failed[min(failed)]
-        self._begun = only is None
+        self._has_built |= method == "build"
         return [returned[rank] for rank in asked]
 
     def _value(self, reference: Any, rank: int, method: str) -> tuple[bool, Any]:
