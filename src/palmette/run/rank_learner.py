@@ -1,5 +1,7 @@
 """The learner of a run with ranks: started for a policy, and what each rank builds of the config."""
 
+import palmette.quiet_torch  # noqa: F401  # isort: skip
+
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
