@@ -28,7 +28,7 @@ from palmette.train.update.learner import Learner, Savings
 from palmette.train.update.optimizer import AdamSettings
 from palmette.units import format_bytes
 
-ADAM = AdamSettings(learning_rate=1e-4)
+ADAM = AdamSettings(learning_rate=1e-5)
 SAVINGS = Savings(checkpointing=True)
 
 

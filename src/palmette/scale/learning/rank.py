@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from palmette import __version__
 from palmette.errors import BackendError
+from palmette.memory.heap import map_large_blocks
 from palmette.memory.host import numbers
 from palmette.scale.learning.sharded_learner import ShardedLearner
 from palmette.scale.learning.weight_parcel import Parcel, pack
@@ -58,6 +59,8 @@ class Rank:
         self._learner: ShardedLearner | None = None
         self._step_bytes = 0
         torch.set_num_threads(place.threads)
+        # Gathered layers come and go: a heap that keeps their memory made a rank 2.7 times as large as what it holds.
+        map_large_blocks()
         if place.is_local:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 

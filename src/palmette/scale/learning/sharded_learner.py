@@ -146,7 +146,8 @@ class ShardedLearner:
         """Return every trained weight whole, in host memory, on rank 0, nothing on others. All ranks must call it."""
         whole: dict[str, torch.Tensor] = {}
         for name, weight in self._weights.items():
-            full = weight.detach().full_tensor()
+            with torch.no_grad():
+                full = weight.full_tensor()
             if self._mesh.get_rank() == 0:
                 whole[name] = full.to("cpu")
         return whole

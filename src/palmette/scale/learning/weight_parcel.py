@@ -67,4 +67,4 @@ def unpack(parcel: Parcel, into: Mapping[str, torch.Tensor], version: int) -> No
 
 
 def _checksum(content: torch.Tensor) -> int:
-    return zlib.crc32(memoryview(content.numpy()))
+    return zlib.crc32(content.numpy().data)

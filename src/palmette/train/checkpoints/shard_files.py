@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from palmette.errors import RunError
@@ -25,7 +28,7 @@ FOLDER = "shards"
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors, DTensors or the same on all ranks. All ranks have to call it; folder is one that they share."""
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    dcp.save(_with_a_dimension(tensors), storage_writer=writer)
+    save(_with_a_dimension(tensors), storage_writer=writer)
 
 
 def read_shards(folder: Path, into: Mapping[str, torch.Tensor]) -> None:
@@ -34,7 +37,7 @@ def read_shards(folder: Path, into: Mapping[str, torch.Tensor]) -> None:
     Raises RunError where names or shapes are not those of the files.
     """
     reader = HuggingFaceStorageReader(str(folder))
-    sizes = {name: saved.size for name, saved in reader.read_metadata().state_dict_metadata.items()}
+    sizes = {name: saved.size for name, saved in _saved(reader).items()}
     wanted = _with_a_dimension(into)
     for name in sorted(wanted.keys() ^ sizes.keys()):
         problem = "missing" if name in wanted else "not known here"
@@ -43,8 +46,8 @@ def read_shards(folder: Path, into: Mapping[str, torch.Tensor]) -> None:
         if tensor.shape != sizes[name]:
             raise RunError(f"{folder}: of another model: {name} is {list(sizes[name])}, not {list(tensor.shape)}")
     try:
-        dcp.load(wanted, storage_reader=reader)
-    except dcp.api.CheckpointException as error:
+        load(wanted, storage_reader=reader)
+    except CheckpointException as error:
         raise RunError(f"{folder}: cannot be read: {describe_error(error)}") from error
 
 
@@ -71,14 +74,16 @@ def read_part(path: Path, into: Mapping[str, torch.Tensor], *, part: int, parts:
 def read_whole(folder: Path) -> dict[str, torch.Tensor]:
     """Return all tensors whole, in a process that is no rank."""
     reader = HuggingFaceStorageReader(str(folder))
-    found = {
-        name: torch.empty(saved.size, dtype=saved.properties.dtype)
-        for name, saved in reader.read_metadata().state_dict_metadata.items()
-    }
+    found = {name: torch.empty(saved.size, dtype=saved.properties.dtype) for name, saved in _saved(reader).items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # It is meant to be, here.
-        dcp.load(found, storage_reader=reader, no_dist=True)
+        load(found, storage_reader=reader, no_dist=True)
     return {name: tensor.view(()) if name.endswith(".step") else tensor for name, tensor in found.items()}
+
+
+def _saved(reader: HuggingFaceStorageReader) -> dict[str, TensorStorageMetadata]:
+    described = reader.read_metadata().state_dict_metadata
+    return {name: saved for name, saved in described.items() if isinstance(saved, TensorStorageMetadata)}
 
 
 def _with_a_dimension(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
