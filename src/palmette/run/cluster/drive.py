@@ -61,7 +61,6 @@ class Drive:
         self._tallies: dict[str, WorkerTally] = {}
         self._tokens_of_lost = 0
         self._kv_bytes_per_token = 0
-        self._begun = time.monotonic()
         self._total = len(task.questions)
         self.notices: list[str] = []
         self._nodes: Callable[[], list[NodeRoom]] = list
@@ -94,7 +93,7 @@ class Drive:
             if self._shares is not None:
                 for tally in self._tallies.values():
                     self._write(tally.ended())
-                seconds = time.monotonic() - self._begun
+                seconds = time.monotonic() - self._intake.begun
                 self._write(
                     joined_session(seconds, self._intake.finished, self._kv_bytes_per_token, self._intake.sessions)
                 )
@@ -163,6 +162,7 @@ class Drive:
         in_flight = self._config.search.questions_in_flight
         self._shares = Shares([question for question in askable if question not in self._done], in_flight)
         self._begin()
+        self._intake.begun = time.monotonic()
         for tally in self._tallies.values():
             if tally.state == "waiting":
                 self._call_begin(tally.member)

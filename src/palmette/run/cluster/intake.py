@@ -32,7 +32,8 @@ from palmette.units import one_line
 class Intake:
     """Calls `write` with every event of the run, those of memory and pace with the worker's name.
 
-    Sessions of workers are kept in `sessions`: the driver writes one for all of them.
+    Sessions of workers are kept in `sessions`: the driver writes one for all of them. `begun` is when the search began,
+    by the monotonic clock.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Intake:
         self._judge = judge
         self._settings = settings
         self._write = write
-        self._begun = time.monotonic()
+        self.begun = time.monotonic()
         self._growing: dict[str, list[Event]] = {}
         """The events of every question in flight, from its last start on."""
         self.sessions: list[Session] = []
@@ -79,7 +80,7 @@ class Intake:
             elif isinstance(event, Session):
                 self.sessions.append(event)
             elif isinstance(event, QuestionTimed):
-                began = max(0.0, round(time.monotonic() - self._begun - event.seconds, 3))
+                began = max(0.0, round(time.monotonic() - self.begun - event.seconds, 3))
                 self._write(replace(event, worker=name, began=began))
             elif isinstance(event, MemoryTimeline | Occupancy | OomRetry | Reclaimed):
                 began = max(0.0, round(event.began - tally.clock_offset, 3))
