@@ -66,3 +66,9 @@ class ScaleSettings(BaseModel):
     def is_on(self) -> bool:
         """Whether the run is on workers, not in this process."""
         return self.workers is not None or self.address is not None
+
+    def refuse_for(self, command: str) -> None:
+        """Raise ConfigError where a command is told to use workers that cannot."""
+        if self.is_on:
+            key = "address" if self.workers is None else "workers"
+            raise ConfigError(f"scale.{key} is set, and palmette {command} runs in one process: leave it out")
