@@ -152,18 +152,21 @@ class TrainingRun(LearningRun):
         Ranks that are lost are started again, and the run goes back to its last checkpoint: `scale.restarts` times
         without an update in between, then RankLostError is raised.
         """
-        lost = 0
+        lost: RankLostError | None = None
+        losses = 0
         while True:
             try:
+                if lost is not None:
+                    yield self._restart_ranks(lost)
                 for shown in self._updates():
-                    lost = 0 if isinstance(shown, UpdateDone) else lost
+                    losses = 0 if isinstance(shown, UpdateDone) else losses
                     yield shown
                 return
             except RankLostError as error:
-                lost += 1
-                if lost > self.config.scale.restarts:
+                losses += 1
+                if losses > self.config.scale.restarts:
                     raise
-                yield self._restart_ranks(error)
+                lost = error
 
     def _updates(self) -> Iterator[Shown]:
         return train(self._parts(), self.config.train, self.progress, seed=self.config.seed, aggregate=self._aggregate)

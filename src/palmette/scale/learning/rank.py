@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from palmette import __version__
@@ -54,7 +55,7 @@ class Rank:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self._mesh: DeviceMesh | None = None
         self._learner: ShardedLearner | None = None
         self._step_bytes = 0
@@ -73,7 +74,7 @@ class Rank:
         host = "127.0.0.1" if self._place.is_local else _own_address()
         listening = socket.create_server((host, 0))  # By itself the store would listen on all interfaces.
         port = int(listening.getsockname()[1])
-        self._store = dist.TCPStore(
+        self._store = TCPStore(
             host,
             port,
             is_master=True,
@@ -87,14 +88,14 @@ class Rank:
         """Wait until all ranks are here. Raises BackendError with those that are missing after `wait_seconds`."""
         place = self._place
         if self._store is None:
-            self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=self._wait())
+            self._store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=self._wait())
         _meet(self._store, place)
         kind = "cuda" if place.device.startswith("cuda") else "cpu"
         if kind == "cuda":
             torch.cuda.set_device(place.device)
         dist.init_process_group(
             "nccl" if kind == "cuda" else "gloo",
-            store=dist.PrefixStore("palmette", self._store),
+            store=PrefixStore("palmette", self._store),
             rank=place.rank,
             world_size=place.ranks,
             timeout=self._wait(),
@@ -152,7 +153,7 @@ class Rank:
         return timedelta(seconds=0.8 * self._place.wait_seconds)
 
 
-def _meet(store: dist.Store, place: Place) -> None:
+def _meet(store: Store, place: Place) -> None:
     """Say that this rank is here; wait for all others, and name those that do not come."""
     store.set(f"here/{place.rank}", "yes")
     until = time.monotonic() + 0.8 * place.wait_seconds
