@@ -33,7 +33,7 @@ imports: $(READY)
 
 # As many files at a time as there are cores and memory: tests/conftest.py counts them. The long ones come first.
 tests: $(READY) browser
-	$(BIN)/python -m pytest -q -m "not server" -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not server and not kills" -n auto --dist loadfile --no-loadscope-reorder
 
 # Debian's Chromium, for the tests of the report. Where it cannot be installed they are skipped and pytest says so.
 browser:
