@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test servers checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers kills checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -16,6 +16,9 @@ servers: $(READY)  ## searches, scores and training on real servers that palmett
 	@$(MAKE) --no-print-directory .venv-vllm/.shims || echo "make servers: vLLM could not be installed, see above"
 	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
 	$(BIN)/python -m pytest -q -m server tests/server
+
+kills: $(READY)  ## searches by Ray whose workers and nodes are killed at random moments
+	$(BIN)/python -m pytest -q -m kills tests/scale
 
 # What they say comes at once, when all are done.
 checks:

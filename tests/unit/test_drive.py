@@ -1,6 +1,8 @@
 """A search on workers without Ray: the driver's loop, the worker's calls, and what happens when a worker is lost."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +217,22 @@ def test_an_unwritable_folder_and_a_taken_one_are_told_before_ray_is_started(tmp
     task = as_task(QUESTIONS, config.task)[0]
     with EventLog(tmp_path), pytest.raises(RunError, match="is being written by another process"):
         next(search_on_workers(config, task, tmp_path))
+
+
+def test_without_ray_the_settings_that_need_it_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palmette.scale.connect.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"need Ray: pip install 'palmette\[scale\]'"):
+        Searcher(settings=SETTINGS).search(QUESTIONS, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_of_ray_is_imported_without_its_settings() -> None:
+    program = (
+        "import sys; from palmette import Searcher; import palmette.commands.app; "
+        "Searcher('tests.fake_policy:InProcess', None, width=2, total_tokens=8).search('1+1'); "
+        "sys.exit(len({'ray', 'grpc'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)
 
 
 class Failing:
