@@ -22,6 +22,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(held: Path) -> Iterator[Any]:
     """Two nodes, on which palmette and the tests can be imported. They listen on the loopback interface alone."""
     told = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", FOLDER: str(held)}
+    told["RAY_worker_niceness"] = "0"
     told["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)

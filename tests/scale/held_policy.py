@@ -11,7 +11,7 @@ from tests.fake_policy import InProcess
 FOLDER = "PALMETTE_HELD_POLICY"
 """The environment variable with the folder that test and policy share."""
 HOLD = "hold"
-"""The file that makes every question wait whose id it does not name."""
+"""The file that makes questions wait, but for those whose ids it names and what is expanded along with them."""
 
 
 class HeldPolicy(InProcess):
@@ -19,7 +19,7 @@ class HeldPolicy(InProcess):
 
     def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
         folder = Path(os.environ[FOLDER])
-        while any(self._is_held(folder / HOLD, expansion.question) for expansion in expansions):
+        while all(self._is_held(folder / HOLD, expansion.question) for expansion in expansions):
             (folder / str(os.getpid())).touch()
             time.sleep(0.02)
         return super().expand(expansions)
