@@ -61,7 +61,7 @@ class Ran:
         intake = Intake(questions, judge_of(self.config, self.task), self.config.search, self.events.append)
         crew: Any = self.crew
         drive = Drive(
-            self.config, self.task, crew, Demand(1), intake, self.done, lambda: None, self.events.append,
+            self.config, self.task, crew, Demand(4), intake, self.done, lambda: None, self.events.append,
             self.heard.append,
         )  # fmt: skip
         for result in drive.run([Member("1"), Member("2"), Member("3")], lambda: NODES):
@@ -122,8 +122,8 @@ def test_a_worker_that_finds_no_place_is_told_of_and_the_others_do_its_share() -
     ran = Ran(lost("3", "hello", 0, was_late=True)).run()
     assert ran.trees() == plain(ran.config)
     (notice,) = ran.heard[-1].notices
-    assert "worker 3 is lost: it found no place within 5 min 00 s (scale.start_seconds): 1 worker of 1 core" in notice
-    assert "here (8 cores, 8.0 GiB)" in notice and "not started again" in notice
+    assert "worker 3 is lost: it found no place within 5 min 00 s (scale.start_seconds): 3 workers of 4 cores" in notice
+    assert "here (8 cores, 8.0 GiB). Fits: scale.workers=2" in notice and "not started again" in notice
 
 
 def test_a_worker_without_a_sign_of_progress_is_told_of() -> None:
