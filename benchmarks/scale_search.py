@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.same_trees import same_trees
 from palmette.event_log import read_events
-from palmette.events import QuestionTimed, Session, WorkerEnded
+from palmette.events import QuestionFinished, QuestionTimed, Session, WorkerEnded
 
 ROOT = Path(__file__).parents[1]
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -119,7 +119,7 @@ def run(workers: int | None, questions: int, arguments: argparse.Namespace, fold
     events = list(read_events(folder))
     ended = [event for event in events if isinstance(event, WorkerEnded)]
     timed = [asdict(event) for event in events if isinstance(event, QuestionTimed)]
-    tokens = sum(event.generated_tokens for event in events if event.kind == "question_finished")  # type: ignore[union-attr]
+    tokens = sum(event.generated_tokens for event in events if isinstance(event, QuestionFinished))
     return Run(
         workers=workers,
         questions=questions,
