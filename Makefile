@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test servers scale checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers kills checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -17,8 +17,8 @@ servers: $(READY)  ## searches, scores and training on real servers that palmett
 	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
 	$(BIN)/python -m pytest -q -m server tests/server
 
-scale: $(READY)  ## ranks and workers by Ray on this machine, and deadlines that are waited for: 5 minutes
-	$(BIN)/python -m pytest -q -m scale tests/scale
+kills: $(READY)  ## searches by Ray whose workers and nodes are killed at random moments; ranks by Ray, ranks that come too late
+	$(BIN)/python -m pytest -q -m kills tests/scale
 
 # What they say comes at once, when all are done.
 checks:
@@ -36,7 +36,7 @@ imports: $(READY)
 
 # As many files at a time as there are cores and memory: tests/conftest.py counts them. The long ones come first.
 tests: $(READY) browser
-	$(BIN)/python -m pytest -q -m "not server and not scale" -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not server and not kills" -n auto --dist loadfile --no-loadscope-reorder
 
 # Debian's Chromium, for the tests of the report. Where it cannot be installed they are skipped and pytest says so.
 browser:

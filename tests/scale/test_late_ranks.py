@@ -9,6 +9,8 @@ from palmette.scale.learning.ranks import RankLostError
 from tests.ranks import ranks_learner
 from tests.torch.test_ranks import TOKENS, samples
 
+pytestmark = pytest.mark.kills
+
 
 def test_a_rank_that_does_not_go_on_is_named_after_the_deadline() -> None:
     with ranks_learner(3, answer_seconds=60.0) as (learner, _, ranks):

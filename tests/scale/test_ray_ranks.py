@@ -18,6 +18,7 @@ from tests.ranks import build, furthest, plain_learner, trained, trained_seedlin
 from tests.torch.test_ranks import TOKENS, samples
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.kills
 
 
 @pytest.fixture(scope="module")

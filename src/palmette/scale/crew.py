@@ -135,11 +135,20 @@ class Crew:
         return loss
 
 
+_CAUSES = {
+    ("failed to import", "No module named"): (
+        "its node cannot import palmette, or what a worker needs: install the same palmette[scale] there"
+    ),
+    ("running low on memory", "memory pressure"): "Ray ended it because its node ran low on memory",
+    ("node has died", "node was terminated", "node is dead"): "its node is gone",
+    ("unexpectedly exits", "is unavailable", "Socket closed", "intended exit"): "its process ended",
+}
+"""What Ray's messages about lost actors contain, and what it means."""
+
+
 def cause_of_death(told: str) -> str:
-    """Return the part of Ray's message that says why an actor is gone, in one line."""
-    if "failed to import" in told or "No module named" in told:
-        return "its node cannot import palmette, or what a worker needs: install the same palmette[scale] there"
-    for before in ("Worker exit detail:", "because ", "Reason:"):
-        if before in told:
-            return one_line(told.partition(before)[2].strip(), 200)
+    """Return why an actor is gone, from Ray's message, in one line."""
+    for signs, meaning in _CAUSES.items():
+        if any(sign in told for sign in signs):
+            return meaning
     return one_line(told, 200)

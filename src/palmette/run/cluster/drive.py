@@ -9,11 +9,12 @@ from palmette.errors import BackendError, RunError
 from palmette.events import Event
 from palmette.own_parts import name_of, telling
 from palmette.run.cluster.intake import Intake
+from palmette.run.cluster.losses import late_reason, refuse_deadly
 from palmette.run.cluster.tally import WorkerTally, joined_session
 from palmette.run.cluster.wire import questions_text, read_answer, task_text
 from palmette.run.search import Listener, Progress
 from palmette.scale.crew import Answer, Crew, Loss, Member
-from palmette.scale.fit import Demand, NodeRoom, shortage
+from palmette.scale.fit import Demand, NodeRoom
 from palmette.scale.shares import Shares
 from palmette.search.result import SearchResult
 from palmette.settings import Config
@@ -127,6 +128,7 @@ class Drive:
             self._open(values)
         else:
             tally.state = "searching"
+            assert self._shares is not None
             if answer.method == "exchange":
                 yield from self._intake.take(tally, self._shares, values)
             self._give(tally)
@@ -191,10 +193,13 @@ class Drive:
         questions = [] if self._shares is None else self._shares.lost(member.name)
         if self._shares is not None:
             self._write(tally.ended(loss.reason))
-        self._check_losses(questions)
+        if self._shares is not None:
+            refuse_deadly(questions, self._shares.losses, scale.restarts)
         came = not (loss.was_late and loss.method in ("hello", "load"))
         again = came and member.lives <= scale.restarts
-        reason = self._late(loss) if loss.was_late else loss.reason
+        reason = loss.reason
+        if loss.was_late:
+            reason = late_reason(loss.method, scale, len(self._crew.members), self._demand, self._nodes())
         went = f"{count_of(len(questions), 'question')} will be asked again" if questions else "it had no questions"
         self.notices.append(f"{who} is lost: {reason}; {went}" + ("" if again else "; it is not started again"))
         if again:
@@ -212,29 +217,6 @@ class Drive:
         if self._shares is None and self._checking is None and waiting:
             self._checking = waiting[0]
             self._crew.call(waiting[0], self._patience, "check", task_text(self._task, self._task.questions))
-
-    def _late(self, loss: Loss) -> str:
-        """Say what a worker was awaited for, how long, and where it cannot be placed what there is."""
-        start, answer = (format_seconds(s) for s in (self._config.scale.start_seconds, self._patience))
-        if loss.method == "hello":
-            return f"it found no place within {start} (scale.start_seconds): {shortage(1, self._demand, self._nodes())}"
-        if loss.method == "load":
-            return f"it did not load its models within {start} (scale.start_seconds)"
-        return f"it told of no token and no event for {answer} (scale.answer_seconds)"
-
-    def _check_losses(self, questions: Sequence[str]) -> None:
-        assert self._shares is not None or not questions
-        deadly = [question for question in questions if self._shares and self._shares.losses[question] > self._most]
-        if deadly:
-            named = ", ".join(one_line(question, 40) for question in deadly[:3])
-            raise RunError(
-                f"{count_of(len(deadly), 'question')}, {named}: {self._most + 1} workers were lost that had them "
-                f"(scale.restarts {self._most}). Leave them out, or give workers more memory; finished ones are kept"
-            )
-
-    @property
-    def _most(self) -> int:
-        return self._config.scale.restarts
 
     def _end_search(self) -> None:
         """Let every worker that has searched tell what it used; wait for it as long as for any answer."""
@@ -255,7 +237,7 @@ class Drive:
         if isinstance(told, Loss):
             return
         tally = self._tallies[told.member.name]
-        if told.method in ("exchange", "finish"):
+        if self._shares is not None and told.method in ("exchange", "finish"):
             values = read_answer(told.text, str(told.member))
             for _ in self._intake.take(tally, self._shares, values):
                 raise RunError(f"{told.member} finished a question after all were finished")
