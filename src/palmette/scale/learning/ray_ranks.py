@@ -11,7 +11,7 @@ from palmette.scale.learning.rank import Place, Rank
 from palmette.scale.learning.rank_process import answered
 from palmette.scale.learning.ranks import OTHERS_SECONDS, RankLostError, first_failure, named
 from palmette.scale.learning.weight_parcel import Parcel
-from palmette.units import describe_error, format_seconds
+from palmette.units import describe_error, format_bytes, format_seconds
 
 
 @dataclass(frozen=True)
@@ -132,5 +132,6 @@ class RayRanks:
 
 
 def _told(resources: dict[str, float]) -> str:
-    kinds = {"CPU": "cores", "GPU": "GPUs", "memory": "bytes"}
-    return ", ".join(f"{resources[name]:g} {kinds[name]}" for name in kinds if name in resources) or "nothing"
+    told = [f"{resources[name]:g} {kind}" for name, kind in (("CPU", "cores"), ("GPU", "GPUs")) if name in resources]
+    told += [format_bytes(int(resources["memory"]))] if "memory" in resources else []
+    return ", ".join(told) or "nothing"
