@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test servers checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers kills checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -16,6 +16,9 @@ servers: $(READY)  ## searches, scores, training and the gateway on real servers
 	@$(MAKE) --no-print-directory .venv-vllm/.shims || echo "make servers: vLLM could not be installed, see above"
 	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
 	$(BIN)/python -m pytest -q -m server tests/server -n 2 --dist loadgroup
+
+kills: $(READY)  ## searches by Ray whose workers and nodes are killed at random moments; ranks by Ray, ranks that come too late
+	$(BIN)/python -m pytest -q -m kills tests/scale
 
 # What they say comes at once, when all are done.
 checks:
@@ -33,7 +36,7 @@ imports: $(READY)
 
 # As many files at a time as there are cores and memory: tests/conftest.py counts them. The long ones come first.
 tests: $(READY) browser
-	$(BIN)/python -m pytest -q -m "not server" -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not server and not kills" -n auto --dist loadfile --no-loadscope-reorder
 
 # Debian's Chromium, for the tests of the report. Where it cannot be installed they are skipped and pytest says so.
 browser:

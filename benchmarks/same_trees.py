@@ -63,13 +63,22 @@ def main() -> None:
             is_renamed = chosen.named_by_order and "best_of_n" in flags
             if is_renamed:
                 before, after = _until_a_branch_ends(before), _until_a_branch_ends(after)
-            same = before.keys() == after.keys() and all(_repeats(before[name], after[name]) for name in before)
+            same = _all_repeat(before, after)
             differs += not same
             events = sum(map(len, before.values()))
             told = "equal" if same else "DIFFER"
             until = ", up to the first end of a branch of each question" if is_renamed else ""
             print(f"{name}: {events} events {told}{until}", flush=True)
     sys.exit(differs > 0)
+
+
+def same_trees(before: Path, after: Path) -> bool:
+    """Tell whether two runs have grown the same trees, by their events."""
+    return _all_repeat(tree_events(before), tree_events(after))
+
+
+def _all_repeat(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> bool:
+    return before.keys() == after.keys() and all(_repeats(before[name], after[name]) for name in before)
 
 
 def tree_events(folder: Path) -> dict[str, list[dict[str, Any]]]:

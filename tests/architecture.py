@@ -14,6 +14,7 @@ ROOMS = (
     "run",
     "report",
     "launch",
+    "scale",
     "planner",
     "train",
     "search",

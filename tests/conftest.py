@@ -20,7 +20,7 @@ for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS", "GITHUB_ACTIONS", "CO
 settings.register_profile("anywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anywhere")
 
-TIERS = ("unit", "torch", "real", "server")
+TIERS = ("unit", "torch", "real", "server", "scale")
 WORKER_BYTES = 3 * 2**30
 """What a worker and the processes it starts hold at the most, with room to spare."""
 

@@ -168,6 +168,9 @@ class Searcher:
 
     def _record(self, task: Task, out: str | Path | None, progress: Listener | None) -> Iterator[SearchResult]:
         config = config_for(self.config, task)
+        if config.scale.is_on:
+            yield from self._record_on_workers(config, task, out, progress)
+            return
         if out is None:
             yield from search_task(config, self.load(), task, self._started_meter(), listener=progress)
             return
@@ -182,6 +185,22 @@ class Searcher:
             raise
         meter = self._started_meter()
         yield from search_into(folder, config, parts, task, meter, is_new=True, askable=askable, listener=progress)
+
+    def _record_on_workers(
+        self, config: Config, task: Task, out: str | Path | None, progress: Listener | None
+    ) -> Iterator[SearchResult]:
+        from palmette.run.cluster.search import search_on_workers
+
+        if out is None:
+            yield from search_on_workers(anchored(config), task, None, listener=progress)
+            return
+        config = anchored(config.model_copy(update={"out": str(out)}))
+        folder = new_folder(config)
+        try:
+            yield from search_on_workers(config, task, folder, is_new=True, listener=progress)
+        finally:
+            with suppress(OSError):  # Where nothing was begun it is empty: the same call can be made once more.
+                folder.rmdir()
 
     def resume(
         self,
@@ -206,6 +225,11 @@ class Searcher:
                 progress(Progress(len(done), len(done), 0))
             return
         with self._one_at_a_time():
+            if config.scale.is_on:
+                from palmette.run.cluster.search import search_on_workers
+
+                yield from search_on_workers(config, task, place, listener=progress)
+                return
             yield from search_into(place, config, self.load(), task, self._started_meter(), listener=progress)
 
     @classmethod

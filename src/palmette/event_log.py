@@ -53,8 +53,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event. Raises RunError if it cannot be written; the file then ends with a complete event."""
-        line = json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
-        data = memoryview(line.encode("utf-8") + b"\n")
+        data = memoryview(encode_event(event).encode("utf-8") + b"\n")
         if not self._is_whole:  # Ctrl-C between two writes: this event would be appended to half a line.
             self._remove_incomplete_line()
         self._is_whole = False
@@ -109,6 +108,11 @@ class EventLog:
             os.ftruncate(self._file, end)
 
 
+def encode_event(event: Event) -> str:
+    """Return an event as one line of JSON, without a line break."""
+    return json.dumps({"kind": event.kind, **asdict(event)}, separators=(",", ":"), allow_nan=False)
+
+
 def read_events(folder: Path) -> Iterator[Event]:
     """Yield a run's events in order; an incomplete last line is ignored.
 
@@ -133,10 +137,11 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[Event]:
     for number, line in enumerate(file, start=1):
         if not line.endswith(b"\n"):
             return
-        yield _decode(line, f"{path}, line {number}")
+        yield decode_event(line, f"{path}, line {number}")
 
 
-def _decode(line: bytes, place: str) -> Event:
+def decode_event(line: bytes | str, place: str) -> Event:
+    """Return the event of one line. Raises RunError, with `place`, for anything else."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:

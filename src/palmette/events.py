@@ -163,7 +163,8 @@ class Occupancy:
 
     `ticks` counts the policy's forward passes that sampled tokens, `rows` the tokens that they sampled, one for each
     row; both are 0 for a backend that does not tell them. `spent` has the seconds of each activity: policy, reward,
-    embedder, strategy; what is left of a bin went into the rest of the loop and the judge.
+    embedder, strategy; what is left of a bin went into the rest of the loop and the judge. `worker` is the name of the
+    worker, empty for the process that wrote the file; so it is in the events of memory.
     """
 
     kind: ClassVar[str] = "occupancy"
@@ -172,6 +173,7 @@ class Occupancy:
     ticks: tuple[Count, ...]
     rows: tuple[Count, ...]
     spent: dict[str, tuple[Amount, ...]]
+    worker: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ class OomRetry:
     spared: bool = False
     began: Amount = 0.0
     moment: Amount = 0.0
+    worker: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ class Reclaimed:
     seconds: Amount
     began: Amount = 0.0
     moment: Amount = 0.0
+    worker: str = ""
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,9 @@ class PhasePeak:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """The memory that one process held on a device over time; a later event with the same `began` replaces this one.
+    """The memory that one process held on a device over time.
+
+    A later event with the same `began`, `device` and `worker` replaces this one.
 
     `moments` (seconds since `began`), `held_bytes` and `places` have one entry for each sample; a place is an index
     into `phases`, None outside of all phases. `used_bytes` is the allocator's own count at the end, None if it has
@@ -245,6 +251,39 @@ class MemoryTimeline:
     phases: tuple[PhasePeak, ...]
     limit_bytes: Count | None = None
     used_bytes: Count | None = None
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class QuestionTimed:
+    """A worker finished a question: `seconds` from its start to its verdicts by the worker's own clock.
+
+    `began` is when it started, in seconds since the driver began; several questions of one worker overlap.
+    """
+
+    kind: ClassVar[str] = "question_timed"
+    question: str
+    seconds: Amount
+    tokens: Count
+    began: Amount = 0.0
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """A worker ended: what it did, the most bytes it was seen to hold, and why it was lost (`lost`, else empty).
+
+    `seconds` are those from when its models were loaded, 0 for one that never came so far; `node` is its machine.
+    """
+
+    kind: ClassVar[str] = "worker_ended"
+    worker: str
+    node: str
+    questions: Count
+    tokens: Count
+    seconds: Amount
+    peak_bytes: Count
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -370,6 +409,8 @@ Event = (
     | OomRetry
     | Reclaimed
     | MemoryTimeline
+    | QuestionTimed
+    | WorkerEnded
     | UpdateDone
     | Evaluated
     | RowsTested

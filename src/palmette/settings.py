@@ -18,6 +18,7 @@ from pydantic import (
 
 from palmette import registry
 from palmette.errors import ConfigError
+from palmette.scale_settings import ScaleSettings
 from palmette.server_settings import ServerSettings
 from palmette.strategy import Strategy, make_strategy, read_settings, settings_of
 from palmette.units import parse_bytes
@@ -416,6 +417,7 @@ class Config(Settings):
     sft: SftSettings = SftSettings()
     prm: PrmSettings = PrmSettings()
     servers: ServerSettings = ServerSettings()
+    scale: ScaleSettings = ScaleSettings()
     _given: tuple[object, ...] = PrivateAttr(())
 
     @property

@@ -77,7 +77,7 @@ def of_run(folder: Path, may_read: Callable[[Config], bool] = lambda config: Tru
     config = None if _names_code(recorded) or not may_read(recorded) else recorded
     updates: dict[int, Mapping[str, float]] = {}
     questions: dict[str, Mapping[str, Any]] = {}
-    timelines: dict[float, MemoryTimeline] = {}
+    timelines: dict[tuple[str, float], MemoryTimeline] = {}
     retries: list[OomRetry] = []
     for event in read_events(folder):
         if isinstance(event, UpdateDone):
@@ -85,7 +85,7 @@ def of_run(folder: Path, may_read: Callable[[Config], bool] = lambda config: Tru
         elif isinstance(event, QuestionFinished):
             questions[event.question] = {"out_of_room": event.out_of_room, "waves": event.waves}
         elif isinstance(event, MemoryTimeline):
-            timelines[event.began] = event
+            timelines[event.worker, event.began] = event
         elif isinstance(event, OomRetry):
             retries.append(event)
     return Subject(

@@ -52,10 +52,11 @@ def search(
     if resume is None:
         folder = _start(config_file, overrides, up=up)
     else:
-        if overrides or config_file or ets_config:
-            told = str(config_file) if config_file else "--ets-config" if ets_config else next(iter(overrides))
+        others = [key for key in overrides if not key.startswith("scale.")]
+        if others or config_file or ets_config:
+            told = str(config_file) if config_file else "--ets-config" if ets_config else others[0]
             raise ConfigError(f"--resume continues a run with the config it has: leave {told} out")
-        folder = _resume(resume, up=up)
+        folder = _resume(resume, overrides, up=up)
     _show(folder, as_json=as_json)
 
 
@@ -67,6 +68,8 @@ def _start(config_file: Path | None, overrides: dict[str, Any], *, up: bool) -> 
     from palmette.tasks.load import load_task
 
     config = load_config(config_file, overrides)
+    if up and config.scale.address is not None:
+        raise ConfigError("--up starts servers that only this machine reaches: leave scale.address out, or --up")
     commands = _planned(config) if up else []
     config = _with_addresses(config, commands)
     check_names(config, clusters="clusters" in config.search.build_strategy().uses)
@@ -85,15 +88,16 @@ def _start(config_file: Path | None, overrides: dict[str, Any], *, up: bool) -> 
     return folder
 
 
-def _resume(folder: Path, *, up: bool) -> Path:
+def _resume(folder: Path, scale: dict[str, Any], *, up: bool) -> Path:
+    """Go on with a run, on as many workers as it had or on others: no tree depends on where it grows."""
     from palmette.api import Searcher
-    from palmette.run.folder import check_command
+    from palmette.run.folder import check_command, folder_path, run_config
     from palmette.run.sweep import PLAN
 
     if (folder / PLAN).is_file():
         raise ConfigError(f"{folder} is a sweep, not a run: palmette sweep --resume {folder}")
     check_command(folder, "search")
-    searcher = Searcher.of_run(folder)
+    searcher = Searcher(config=run_config(folder_path(folder)), settings=scale)
     commands = _planned(searcher.config) if up else []
     searcher = Searcher(config=_with_addresses(searcher.config, commands))
     with _told_how_to_continue(folder), _servers(searcher.config, commands, folder), ProgressLine(folder.name) as line:

@@ -51,6 +51,7 @@ def serve(
         "memory.devices": devices,
     }
     config = load_config(flags.one_file(run, config_file), flags.overrides_of(given, settings))
+    config.scale.refuse_for("serve")
     if kv is not None:
         budget = parse_bytes(kv)
         config = config.model_copy(update={"search": config.search.model_copy(update={"kv_budget": budget})})

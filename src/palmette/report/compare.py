@@ -14,6 +14,7 @@ from palmette.report.occupancy_data import occupancies
 from palmette.report.question_data import question_data
 from palmette.report.rows import Curves, Row, comparison_key, pooled_rows
 from palmette.report.table import accuracy_values, summary_values
+from palmette.report.worker_data import workers_ended
 from palmette.search.curve import Point, curve, doublings
 from palmette.search.rejudge import Rejudge
 from palmette.search.replay import Replay, replay
@@ -66,6 +67,7 @@ class _Run:
     rejudge: Rejudge
     memory: list[dict[str, Any]]
     occupancy: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
 
 
 def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
@@ -74,7 +76,8 @@ def _read(folder: Path, rejudge_of: RejudgeOf) -> _Run:
     config = recorded_config(summary.config, str(folder / FILE_NAME), imports=False)
     summary = replace(summary, config=config.model_dump(mode="json"))
     replays = [replayed for replayed in replay(events).values() if replayed.finished]
-    return _Run(folder, config, summary, replays, rejudge_of(config), memory_timelines(events), occupancies(events))
+    drawn = memory_timelines(events), occupancies(events), workers_ended(events)
+    return _Run(folder, config, summary, replays, rejudge_of(config), *drawn)
 
 
 def _keep_widest(kept: list[_Run], run: _Run) -> None:
@@ -102,6 +105,7 @@ def _run_data(run: _Run, most_bytes: int) -> dict[str, Any]:
     values["name"] = run.folder.name
     values["memory"] = run.memory
     values["occupancy"] = run.occupancy
+    values["workers"] = run.workers
     values["questions"] = list(_fitting(run, most_bytes))
     return values
 

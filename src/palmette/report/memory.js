@@ -86,7 +86,7 @@ function showMemory(place) {
   byId("memory").hidden = !memory.length;
   if (!memory.length) return;
   const figures = memory.map((entry, number) => {
-    const name = `${entry.device === "cpu" ? "resident memory (host)" : `reserved on ${entry.device}`}${memory.length > 1 ? `, process ${number + 1}` : ""}`;
+    const name = `${entry.device === "cpu" ? "resident memory (host)" : `reserved on ${entry.device}`}${entry.worker ? `, worker ${entry.worker}` : memory.length > 1 ? `, process ${number + 1}` : ""}`;
     const block = element("div"), table = element("div", undefined, "scroll");
     block.append(memoryFigure(entry, name), table);
     table.append(phaseTable(entry));

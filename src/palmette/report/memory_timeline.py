@@ -14,19 +14,19 @@ def memory_timelines(events: Iterable[Event]) -> list[dict[str, Any]]:
 
     Out-of-memory retries and reclaims of a process without a timeline are left out.
     """
-    last: dict[tuple[float, str], MemoryTimeline] = {}
-    retries: dict[float, list[OomRetry]] = {}
-    reclaimed: dict[float, list[Reclaimed]] = {}
+    last: dict[tuple[str, float, str], MemoryTimeline] = {}
+    retries: dict[tuple[str, float], list[OomRetry]] = {}
+    reclaimed: dict[tuple[str, float], list[Reclaimed]] = {}
     for event in events:
         if isinstance(event, MemoryTimeline):
-            last[event.began, event.device] = event
+            last[event.worker, event.began, event.device] = event
         elif isinstance(event, OomRetry):
-            retries.setdefault(event.began, []).append(event)
+            retries.setdefault((event.worker, event.began), []).append(event)
         elif isinstance(event, Reclaimed):
-            reclaimed.setdefault(event.began, []).append(event)
+            reclaimed.setdefault((event.worker, event.began), []).append(event)
     return [
-        _entry(timeline, retries.get(timeline.began, []), reclaimed.get(timeline.began, []))
-        for timeline in last.values()
+        _entry(timeline, retries.get((worker, began), []), reclaimed.get((worker, began), []))
+        for (worker, began, _), timeline in last.items()
     ]
 
 
@@ -36,6 +36,7 @@ def _entry(timeline: MemoryTimeline, retries: list[OomRetry], reclaimed: list[Re
     known = range(len(timeline.phases))
     return {
         "device": timeline.device,
+        "worker": timeline.worker,
         "total": timeline.total_bytes,
         "limit": timeline.limit_bytes,
         "used": timeline.used_bytes,

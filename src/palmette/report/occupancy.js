@@ -61,6 +61,7 @@ function showOccupancy(place) {
     const block = element("div"), pair = element("div", undefined, "pair"), until = entry.bin * entry.ticks.length;
     if (entry.ticks.some((ticked) => ticked)) pair.append(rowsFigure(entry, until));
     pair.append(spentFigure(entry, until));
+    if (entry.worker) block.append(element("h3", `Worker ${entry.worker}`));
     block.append(pair, activityLegend(entry));
     return block;
   });

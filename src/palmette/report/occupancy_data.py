@@ -24,6 +24,7 @@ def _entry(event: Occupancy) -> dict[str, Any]:
     # The last bin ends with the search, at a moment that is not recorded: its rest counts for nothing.
     spent["other"] = [max(0.0, round(event.bin_seconds - seconds, 4)) for seconds in taken[:-1]] + [0.0] * bool(count)
     return {
+        "worker": event.worker,
         "bin": event.bin_seconds,
         "ticks": list(event.ticks[:count]),
         "rows": list(event.rows[:count]),

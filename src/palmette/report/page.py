@@ -20,6 +20,7 @@ SCRIPTS = (
     "plot.js",
     "memory.js",
     "occupancy.js",
+    "workers.js",
     "layout.js",
     "canvas.js",
     "tree.js",

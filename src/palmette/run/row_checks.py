@@ -42,6 +42,8 @@ def check_rows_config(config: Config, table: Table) -> None:
     """Raise ConfigError for a config with which nothing can be trained on rows."""
     check_policy(config.policy, config.train)
     check_boards(config.train.log_to)
+    if config.scale.ranks is not None:
+        raise ConfigError("scale.ranks is for palmette train: on rows a model is trained in one process, leave it out")
     if table == "sft":
         if config.sft.data is None:
             raise ConfigError("sft.data is not set: name a JSONL or parquet file of rows (--data)")

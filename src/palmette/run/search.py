@@ -1,7 +1,7 @@
 """One search over a task's questions: metered, guarded, recorded, its results yielded as they are ready."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +26,30 @@ from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
 from palmette.settings import Config, TaskSettings
-from palmette.tasks.task import Task
+from palmette.tasks.task import Question, Task
 from palmette.units import one_line
 
 
 @dataclass(frozen=True)
+class WorkerProgress:
+    """How far one worker is: questions finished and in flight, tokens written, bytes held, and what it does now."""
+
+    name: str
+    node: str
+    state: str
+    done: int
+    in_flight: int
+    tokens: int
+    held_bytes: int
+
+
+@dataclass(frozen=True)
 class Progress:
-    """How far a search is: questions finished of all that can be asked, and tokens written by this process.
+    """How far a search is: questions finished of all that can be asked, and tokens written for it since it was begun.
 
     `skipped` has the reason for each question that cannot be asked; with `task.unaskable` refuse there is none.
-    `notices` are what backend and scorer have to tell before the search.
+    `notices` are what backend and scorer have to tell before the search, and on workers what happened to them; there
+    `workers` has each of them.
     """
 
     done: int
@@ -43,6 +57,7 @@ class Progress:
     tokens: int
     skipped: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    workers: tuple[WorkerProgress, ...] = ()
 
 
 Listener = Callable[[Progress], None]
@@ -133,16 +148,40 @@ def _search(
     listener: Listener | None,
     askable: Askable | None = None,
 ) -> Iterator[SearchResult]:
-    backend, scorer = parts.backend, parts.scorer
-    askable = askable or check_questions(config, task, backend, scorer)
+    askable = askable or check_questions(config, task, parts.backend, parts.scorer)
     judge = judge_of(config, task)
-    told_by: tuple[object, ...] = (backend, scorer)
-    notices = tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
-    told = _Told(len(done), len(askable.questions), askable.skipped, notices, listener)
+    told = Told(len(done), len(askable.questions), askable.skipped, notices_of(parts), listener)
     if told.done == told.total:
         told.say()
         return
-    begun = time.monotonic()
+    questions = [question for question in askable.questions if question.id not in done]
+    yield from searched(config, parts, task, questions, askable.room, judge, meter, write, told)
+
+
+def notices_of(parts: Parts) -> tuple[str, ...]:
+    """Return what backend and scorer have to tell before a search."""
+    told_by: tuple[object, ...] = (parts.backend, parts.scorer)
+    return tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
+
+
+def searched(
+    config: Config,
+    parts: Parts,
+    task: Task,
+    questions: Iterable[Question],
+    room: int | None,
+    judge: Judge,
+    meter: Meter,
+    write: Callable[[Event], None],
+    told: "Told",
+) -> Iterator[SearchResult]:
+    """Search questions as they come, each tree with so much `room`; write their events and what the search has used.
+
+    `questions` are taken one by one, when there is place for another: the search ends when there is none to take and
+    none in flight.
+    """
+    backend, scorer = parts.backend, parts.scorer
+    begun, finished = time.monotonic(), 0
     policy_calls, reward_calls = calls_of("backend", backend), calls_of("scorer", scorer) if scorer else 0
     recorder, servers = Recorder(write), metrics_of(backend)
     with ExitStack() as stack:
@@ -160,11 +199,11 @@ def _search(
         try:
             with meter.phase("search"):
                 for growth in search(
-                    [question for question in askable.questions if question.id not in done],
+                    questions,
                     watch.backend,
                     watch.scorer,
                     watch.strategy(strategy),
-                    limits_of(config.search, task, config.task.stop, askable.room),
+                    limits_of(config.search, task, config.task.stop, room),
                     seed=config.seed,
                     aggregate=config.search.aggregate,
                     observer=recorder,
@@ -172,6 +211,7 @@ def _search(
                 ):
                     result = judge_tree(growth, judge, config.search)
                     write(finished_event(result))
+                    finished += 1
                     told.finished(result)
                     yield result
         finally:
@@ -181,7 +221,7 @@ def _search(
                     seconds=round(time.monotonic() - begun, 3),
                     policy_calls=max(0, calls_of("backend", backend) - policy_calls),
                     reward_calls=max(0, (calls_of("scorer", scorer) if scorer else 0) - reward_calls),
-                    questions=told.done - len(done),
+                    questions=finished,
                     kv_bytes_per_token=kv_bytes_per_token(backend),
                     peak_kv_tokens=recorder.peak_kv_tokens,
                     kv_as_held=True,
@@ -190,7 +230,7 @@ def _search(
             )
 
 
-class _Told:
+class Told:
     """Counts what is finished and written, and tells a listener."""
 
     def __init__(
@@ -206,11 +246,13 @@ class _Told:
         self.say()
 
     def say(self) -> None:
+        """Tell the listener how far the search is."""
         if self._listener is not None:
             with telling("progress listener", name_of(self._listener), "a call", RunError):
                 self._listener(Progress(self.done, self.total, self._tokens, self._skipped, self._notices))
 
     def finished(self, result: SearchResult) -> None:
+        """Count a finished question."""
         self.done += 1
         if not self._counted_by_backend:
             self._tokens += result.tokens

@@ -71,6 +71,7 @@ class Sweep:
 
 def new_sweep(base: Config, strategies: Sequence[str], widths: Sequence[int], seeds: Sequence[int]) -> Sweep:
     """Make a sweep's folder and write down what it will do, after every cell's config has been checked."""
+    base.scale.refuse_for("sweep")
     cells = tuple(Cell(*parts) for parts in (*product(strategies, widths, seeds), *measure(strategies, widths, seeds)))
     if len(set(cells)) < len(cells):
         raise ConfigError("a sweep has each strategy, width and seed once: one of them was given twice")

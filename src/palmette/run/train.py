@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from palmette import registry
 from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
-from palmette.events import Evaluated, Event, UpdateDone
+from palmette.events import Evaluated, Event, Noticed, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
 from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
@@ -24,19 +24,22 @@ from palmette.run.training_checks import (
     credit_of,
     training_config,
 )
+from palmette.scale.learning.ranks import RankLostError
 from palmette.search.result import SearchResult
 from palmette.settings import Config
 from palmette.tasks.task import Question, Task
 from palmette.train.algorithms.algorithm import Algorithm
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.credit.credit import make_credit
-from palmette.train.loop import Progress, Shown, TrainingParts, next_update, train
+from palmette.train.loop import Shown, next_update, train
 from palmette.train.rewards.rewards import Rewards
+from palmette.train.rollout.ahead import Ahead
 from palmette.train.rollout.credits import GivesCredit, ResponseCredit, StepCredit
 from palmette.train.rollout.order import QuestionOrder
 from palmette.train.rollout.split import digest_of, training_data
 from palmette.train.samples import Sample
 from palmette.train.server_ratio import corrected
+from palmette.train.training_parts import Progress, TrainingParts
 from palmette.units import one_line
 
 if TYPE_CHECKING:
@@ -76,9 +79,11 @@ class TrainingRun(LearningRun):
         unrewarded = check_references(config, self.data.training)
         if unrewarded is not None:
             self.notes.append(unrewarded)
-        refuse_what_cannot_fit(config, train=True)
+        # On a cluster ranks hold what learns, and this process what generates.
+        learns_here = config.scale.ranks is None or config.scale.address is None
+        refuse_what_cannot_fit(config, train=learns_here)
         self._open()
-        self._begin(_planned(config))
+        self._begin(_planned(config, train=learns_here))
         self._tell_boards(self.progress.update + 1)
 
     def _load(self, checkpoint: Checkpoint | None) -> None:
@@ -142,10 +147,40 @@ class TrainingRun(LearningRun):
                 )
 
     def updates(self) -> Iterator[Shown]:
-        """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment."""
-        yield from train(
-            self._parts(), self.config.train, self.progress, seed=self.config.seed, aggregate=self._aggregate
-        )
+        """Train to the end; yield every update, evaluation and notice. Safe to stop at any moment.
+
+        Ranks that are lost are started again, and the run goes back to its last checkpoint: `scale.restarts` times
+        without an update in between, then RankLostError is raised.
+        """
+        lost: RankLostError | None = None
+        losses = 0
+        while True:
+            try:
+                if lost is not None:
+                    yield self._restart_ranks(lost)
+                for shown in self._updates():
+                    losses = 0 if isinstance(shown, UpdateDone) else losses
+                    yield shown
+                return
+            except RankLostError as error:
+                losses += 1
+                if losses > self.config.scale.restarts:
+                    raise
+                lost = error
+
+    def _updates(self) -> Iterator[Shown]:
+        return train(self._parts(), self.config.train, self.progress, seed=self.config.seed, aggregate=self._aggregate)
+
+    def _restart_ranks(self, error: RankLostError) -> Noticed:
+        """Go back to the last checkpoint with new ranks; return what the user is told."""
+        update = self.progress.update
+        checkpoint = self._store.newest().checkpoint
+        where = "the beginning" if checkpoint is None else f"the checkpoint after update {checkpoint.update}"
+        notice = Noticed(update, "rank", f"{one_line(str(error), 300)}. All ranks start again from {where}")
+        self._record(notice)
+        self.policy.restart_ranks(checkpoint)
+        self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
+        return notice
 
     def _parts(self) -> TrainingParts:
         settings = self.config.train
@@ -153,14 +188,16 @@ class TrainingRun(LearningRun):
         limit = self.config.search.total_tokens
         reference = partial(self.policy.reference_logprobs, run_pieces=self._guarded("reference"))
         values = partial(self.policy.values, run_pieces=self._guarded("values"))
+        staleness, is_served = self.config.scale.staleness, self.policy.published is not None
         return TrainingParts(
             order=QuestionOrder(self._questions, self.config.seed),
+            publish=self._publish if staleness else None,
             roll_out=self._roll_out,
             rewards=self._rewards,
             credit=credit_for(self.config, algorithm, limit),
             reference=reference if settings.uses_reference else None,
             values=values if algorithm.critic else None,
-            compare=None if self.policy.published is None else self._compare,
+            compare=self._compare if is_served or staleness else None,
             learning_rate=self._learning_rate,
             update=self._update,
             evaluate=self._evaluate,
@@ -168,21 +205,25 @@ class TrainingRun(LearningRun):
             phase=self._phase,
             peak_bytes=self._meter.peaks,
             record=self._record,
+            staleness=staleness,
         )
 
     def _roll_out(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
-        """Search questions with the policy as it is, on servers after they have its weights."""
-        self._publish()
+        """Search questions with the policy as it is, or where weights may be older as it was when they were sent."""
+        if not self.config.scale.staleness:
+            self._publish()
         return self._rollouts(questions, seed)
 
     def _publish(self) -> None:
+        """Have the newest weights where they generate: in this process, or on servers."""
+        self.policy.fetch_weights()
         if self.policy.published is not None:
             self.policy.published.publish(self.progress.update)
 
     def _compare(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Compare a server's log-probabilities with the learner's and correct the samples; with statistics."""
-        assert self.policy.published is not None
-        numbers, train = self.policy.published.numbers(), self.config.train
+        """Compare the log-probabilities of who generated with those of the present weights; correct the samples."""
+        numbers = {} if self.policy.published is None else self.policy.published.numbers()
+        train = self.config.train
         if train.server_ratio == "off":
             return list(samples), numbers
         own = self.policy.logprobs(samples, self._guarded("compare"))
@@ -191,8 +232,9 @@ class TrainingRun(LearningRun):
 
     def preview(self) -> UpdateDone:
         """Return the first update as it would be, made up to the optimizer step: no weight changes."""
-        parts = replace(self._parts(), update=self._try_update)
-        return next_update(parts, self.config.train, Progress(), seed=self.config.seed, aggregate=self._aggregate)
+        parts = replace(self._parts(), update=self._try_update, staleness=0)
+        ahead = Ahead(parts, self.config.train, seed=self.config.seed, aggregate=self._aggregate)
+        return next_update(parts, self.config.train, Progress(), ahead)
 
     def listen(self, on_tokens: Callable[[int], None]) -> None:
         """Call this with the number of tokens that the policy has written since the last call."""
@@ -261,9 +303,9 @@ def _correct_share(result: SearchResult) -> float:
     return sum(leaf.outcome == "correct" for leaf in leaves) / len(leaves) if leaves else 0.0
 
 
-def _planned(config: Config) -> PlannedMemory:
+def _planned(config: Config, *, train: bool) -> PlannedMemory:
     """Return what the plan expects of each phase, by the names that the meter of training has for them."""
-    planned = planned_memory(config, train=True)
+    planned = planned_memory(config, train=train)
     by_phase = dict(planned.by_phase)
     by_phase["rollout"] = by_phase.pop("search", 0) or 0
     return replace(planned, by_phase=by_phase)

@@ -5,7 +5,7 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,16 @@ from palmette.zoo.adapter import load_adapter
 from palmette.zoo.foreign import quiet
 from palmette.zoo.load import load_policy
 
+if TYPE_CHECKING:
+    from palmette.scale.learning.ranks_learner import RanksLearner
+
+
+class LearnerSettings(NamedTuple):
+    """What a learner is made with, of the settings of training."""
+
+    adam: AdamSettings
+    savings: Savings
+
 
 class TrainedModel:
     """A causal language model with the weights that are trained: `trained` is the model, or the model with adapters.
@@ -33,7 +43,7 @@ class TrainedModel:
     `_make_learner` when it has everything else.
     """
 
-    learner: Learner
+    learner: "Learner | RanksLearner"
 
     def __init__(self, config: Config, checkpoint: Checkpoint | None) -> None:
         self._config = config
@@ -71,6 +81,10 @@ class TrainedModel:
         """Return where in the folder of a checkpoint the adapter is."""
         return folder
 
+    def add_value_head(self) -> None:
+        """Put a critic's head, which begins with 0 for every state, on the model's hidden states."""
+        self.value_head = self._new_value_head()
+
     def _new_value_head(self) -> ValueHead:
         config = self.model.config.get_text_config()
         return ValueHead(config.hidden_size, dtype=self.model.dtype).to(self.model.device)
@@ -84,26 +98,35 @@ class TrainedModel:
         values_only: bool = False,
     ) -> None:
         """Make the learner, with the value head if there is one, in the state of the checkpoint."""
-        train = self._config.train
-        self.learner = Learner(
+        settings = self.learner_settings()
+        learner = Learner(
             self.trained,
             loss=loss,
             policy_loss=policy_loss,
-            adam=AdamSettings(
-                learning_rate=train.learning_rate,
-                weight_decay=train.weight_decay,
-                max_norm=train.max_norm,
-                state_dtype=train.optimizer_dtype,
-                seed=self._config.seed,
-            ),
-            savings=Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer),
+            adam=settings.adam,
+            savings=settings.savings,
             temperature=temperature,
-            sharing=train.sharing,
+            sharing=self._config.train.sharing,
             value_head=self.value_head,
             values_only=values_only,
         )
         if self._checkpoint is not None:
-            self.learner.load_state_dict(self._saved_state(self._checkpoint))
+            learner.load_state_dict(self._saved_state(self._checkpoint))
+        self.learner = learner
+
+    def learner_settings(self) -> LearnerSettings:
+        """Return what the config says of the learner."""
+        train = self._config.train
+        adam = AdamSettings(
+            learning_rate=train.learning_rate,
+            weight_decay=train.weight_decay,
+            max_norm=train.max_norm,
+            state_dtype=train.optimizer_dtype,
+            seed=self._config.seed,
+        )
+        return LearnerSettings(
+            adam, Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer)
+        )
 
     def _saved_state(self, checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
         """Return what `state_dict` had returned when the checkpoint was written."""

@@ -69,6 +69,23 @@ def check_training(config: Config) -> None:
     if "gym" in train.rewards and not config.task.name.startswith("rg:"):
         raise ConfigError(f"train.rewards names gym, and the task is {config.task.name}: take an rg:NAME, or judge")
     check_boards(train.log_to)
+    _check_ranks(config)
+
+
+def _check_ranks(config: Config) -> None:
+    """Raise ConfigError for what ranks cannot train."""
+    if config.scale.ranks is None:
+        if config.scale.staleness:
+            raise ConfigError(
+                f"scale.staleness is {config.scale.staleness}: rollouts and updates take turns in one process. Set "
+                f"scale.ranks, 1 say, for updates beside rollouts"
+            )
+        return
+    if config.train.critic_model is not None:
+        raise ConfigError(
+            f"scale.ranks is {config.scale.ranks}, and train.critic is {config.train.critic}: ranks train a critic "
+            f"only as a head on the policy. Set train.critic to head, or leave scale.ranks out"
+        )
 
 
 def check_policy(policy: PolicySettings, train: TrainSettings, *, may_be_served: bool = False) -> None:

@@ -15,8 +15,10 @@ from palmette.memory.offload_pages import MappedWeights
 from palmette.run.critic import Critic
 from palmette.run.parts import load_backend
 from palmette.run.published_weights import PublishedWeights
+from palmette.run.rank_learner import start_learner
 from palmette.run.trained_model import TrainedModel
 from palmette.run.training_checks import algorithm_of
+from palmette.scale.learning.ranks_learner import RanksLearner
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
 from palmette.train.samples import Sample
@@ -36,6 +38,7 @@ class TrainedPolicy(TrainedModel):
 
     def __init__(self, config: Config, checkpoint: Checkpoint | None, folder: Path, run: str) -> None:
         super().__init__(config, checkpoint)
+        self._run_folder = folder.parent
         if config.train.uses_reference and config.train.method == "full" and self.model.device.type == "cpu":
             _check_reference(config)
         self.published: PublishedWeights | None = None
@@ -47,8 +50,36 @@ class TrainedPolicy(TrainedModel):
         if config.train.critic_model is not None:
             self.critic = Critic(config, checkpoint, vocabulary=self.tokenizer.get_vocab(), value_clip=loss.value_clip)
         elif algorithm.critic:
-            self.value_head = self._new_value_head()
-        self._make_learner(loss=loss, policy_loss=algorithm.token_losses, temperature=config.policy.temperature)
+            self.add_value_head()
+        if config.scale.ranks is None:
+            self._make_learner(loss=loss, policy_loss=algorithm.token_losses, temperature=config.policy.temperature)
+        else:
+            self._start_ranks(checkpoint)
+
+    def _start_ranks(self, checkpoint: Checkpoint | None) -> None:
+        """Start ranks as the learner, in the state of the checkpoint, and fetch their weights."""
+        from palmette.engine.threads import thread_count
+
+        learner = start_learner(
+            self._config, checkpoint, self.trained, self.value_head, self._run_folder, thread_count()
+        )
+        self.learner = learner
+        try:
+            learner.fetch()
+        except BaseException:
+            learner.close()
+            raise
+
+    def restart_ranks(self, checkpoint: Checkpoint | None) -> None:
+        """End what is left of the ranks, and go on with new ones from a checkpoint, None for the beginning."""
+        assert isinstance(self.learner, RanksLearner)
+        self.learner.close()
+        self._start_ranks(checkpoint)
+
+    def fetch_weights(self) -> None:
+        """Have the newest weights in this process, also where ranks have changed them."""
+        if isinstance(self.learner, RanksLearner):
+            self.learner.fetch()
 
     def _make_backend(self, folder: Path, run: str) -> LocalBackend | ServedBackend:
         settings = self._config.policy
@@ -75,7 +106,9 @@ class TrainedPolicy(TrainedModel):
             self.backend.free_cache()
 
     def close(self) -> None:
-        """Take the weights off the servers, if they are there, and end the connections."""
+        """End the ranks, if there are any; take the weights off the servers, if they are there."""
+        if isinstance(self.learner, RanksLearner):
+            self.learner.close()
         if self.published is not None:
             self.published.close()
 
@@ -101,8 +134,11 @@ class TrainedPolicy(TrainedModel):
         return own if self.critic is None else {**own, **self.critic.state_dict()}
 
     def save(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder, and such a critic into a folder in it."""
+        """Write the policy as a Hugging Face folder, such a critic into a folder in it, and what ranks hold."""
+        self.fetch_weights()
         super().save(folder)
+        if isinstance(self.learner, RanksLearner):
+            self.learner.save(folder)
         if self.critic is not None:
             self.critic.save(folder)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.errors import RunError
+from palmette.errors import PalmetteError, RunError
 from palmette.train.checkpoints.manifest import read_manifest, sync_folder, write_manifest
 from palmette.units import describe_error, format_bytes, one_line
 
@@ -36,7 +36,10 @@ class Checkpoint:
         """Return the optimizer's tensors."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / TRAINING_FILE)
+        from palmette.train.checkpoints.shard_files import FOLDER, read_whole
+
+        shards = self.folder / FOLDER
+        return read_whole(shards) if shards.is_dir() else load_file(self.folder / TRAINING_FILE)
 
 
 @dataclass
@@ -120,6 +123,9 @@ class CheckpointStore:
             _remove(final)
             os.rename(aside, final)
             sync_folder(self._folder)
+        except PalmetteError:
+            _remove(aside)
+            raise
         # On a full disk Python raises OSError, safetensors a SafetensorError, tokenizers a plain Exception.
         except Exception as error:
             _remove(aside)
