@@ -11,11 +11,11 @@ test: $(READY) browser  ## everything that needs no server: checks beside tests
 	@$(MAKE) --no-print-directory -j2 checks tests
 
 # Real vLLM and SGLang on this machine, each in an environment of its own. Where one cannot be installed, its tests fail and
-# say so.
-servers: $(READY)  ## searches, scores and training on real servers that palmette starts, and 8 minutes to install them once
+# say so. Two tests at a time: most of the time one process of a server imports its libraries. Those of group vllm share one.
+servers: $(READY)  ## searches, scores, training and the gateway on real servers, and 8 minutes to install them once
 	@$(MAKE) --no-print-directory .venv-vllm/.shims || echo "make servers: vLLM could not be installed, see above"
 	@$(MAKE) --no-print-directory .venv-sglang/.shims || echo "make servers: SGLang could not be installed, see above"
-	$(BIN)/python -m pytest -q -m server tests/server
+	$(BIN)/python -m pytest -q -m server tests/server -n 2 --dist loadgroup
 
 kills: $(READY)  ## searches by Ray whose workers and nodes are killed at random moments
 	$(BIN)/python -m pytest -q -m kills tests/scale

@@ -46,6 +46,8 @@ class Manner:
     """Answers come up to so much later, each as its seed has it: they arrive in another order than asked."""
     ignores_seeds: bool = False
     is_generation: bool = True
+    logprobs_mode: str = "raw_logprobs"
+    """vLLM's: of a token that is left alone by top-k the log-probability is 0 after the cut."""
     health: int = 200
     holds: threading.Event | None = None
     """Requests to write wait for this event, or until the client has gone."""
@@ -57,7 +59,7 @@ class Manner:
 
 class Dialect(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 256
+    request_queue_size = 4096
 
     def __init__(self, manner: Manner, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -182,6 +184,8 @@ def _complete(manner: Manner, asked: Any, count: int) -> tuple[int, Any]:
     stops, ends = (asked["stop"], asked["stop_token_ids"]) if is_vllm else ([], [manner.tokenizer.eos_token_id])
     seed = _seed(manner, asked["seed"], count)
     tokens, logprobs, met = manner.fake.answer(asked["prompt"], seed, asked["max_tokens"], stops, ends)
+    if asked.get("top_k") == 1 and manner.logprobs_mode != "raw_logprobs":
+        logprobs = [0.0 if manner.logprobs_mode == "processed_logprobs" else 17.5]
     text = manner.tokenizer.decode(tokens)
     text = text.partition(met)[0] if isinstance(met, str) else text
     choice: dict[str, Any] = {

@@ -36,9 +36,15 @@ class LoraServer(FakeModel):
         self.lost_after: int | None = None
         """Adapters are gone after so many completions, once, as if the server had been restarted."""
         self.completions = 0
+        self.temperature: float | None = None
+        """That of log-probabilities after temperature, None for those before it."""
 
     def manner(self) -> Manner:
-        return Manner("vllm", model=BASE, tokenizer=self.tokenizer, fake=self, context_tokens=2048, routes=self.routes)
+        mode = "raw_logprobs" if self.temperature is None else "processed_logprobs"
+        return Manner(
+            "vllm", model=BASE, tokenizer=self.tokenizer, fake=self, context_tokens=2048, routes=self.routes,
+            logprobs_mode=mode,
+        )  # fmt: skip
 
     def routes(self, path: str, asked: Any) -> tuple[int, Any] | None:
         with self._lock:
@@ -75,7 +81,8 @@ class LoraServer(FakeModel):
         """Draw a token with the model that was asked, hotter than it is: short responses would all be the same."""
         path = (*prompt, *written)
         with torch.inference_mode():
-            logprobs_V = torch.log_softmax(self._asked.model(torch.tensor([path])).logits[0, -1], dim=-1)
+            logits_V = self._asked.model(torch.tensor([path])).logits[0, -1]
+        logprobs_V = torch.log_softmax(logits_V / (self.temperature or 1.0), dim=-1)
         generator = torch.Generator().manual_seed(hash((seed, len(written))) % 2**63)
         token = int(torch.multinomial((logprobs_V / 4).exp(), 1, generator=generator))
         return token, float(logprobs_V[token])

@@ -8,7 +8,16 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from palmette.event_log import EventLog
-from palmette.events import Chosen, NodeRecord, QuestionFinished, QuestionStarted, RunStarted, Session, WaveDone
+from palmette.events import (
+    Chosen,
+    NodeRecord,
+    QuestionFinished,
+    QuestionStarted,
+    RunStarted,
+    ServerUse,
+    Session,
+    WaveDone,
+)
 from palmette.report.compare import compare
 from palmette.report.page import write_page
 from palmette.score.judges.math import MathJudge
@@ -25,13 +34,14 @@ WIDE = "w" * 400
 PROMPT = f"{SCRIPT} {BREAKOUT} javascript:window.pwned=4 {WIDE} {{{{script}}}}"
 ANSWER = "<b onmouseover=window.pwned=5>4</b>"
 SIZES = [(1280, 900), (390, 844)]
+SEEN = ("scrollWidth", "clientWidth")
 
 
 def step(number: int, parent: int, text: str, score: float, *, finished: bool = False) -> NodeRecord:
     return NodeRecord(number, parent, (number,) * 4, text, (-0.1,) * 4, finished, score)
 
 
-def write_run(folder: Path, strategy: str, width: int) -> Path:
+def write_run(folder: Path, strategy: str, width: int, servers: tuple[ServerUse, ...] = ()) -> Path:
     """Two waves: 1 and 2 live on, 3 is pruned; 4 and 5 finish below 1, 6 below 2."""
     folder.mkdir()
     search = {"strategy": strategy, "width": width}
@@ -50,7 +60,7 @@ def write_run(folder: Path, strategy: str, width: int) -> Path:
             log.write(WaveDone(question, 0, first, {1: 2, 2: 1}, 22, 42, {1: 0, 2: 1, 3: 0}))
             log.write(WaveDone(question, 1, last, {}, 30, 54))
             log.write(QuestionFinished(question, chosen, {"correct": 2, "wrong": 1}, 24, 26.0, 30, 54, 2))
-        log.write(Session(1.0, 2, 2, 2, 64))
+        log.write(Session(1.0, 2, 2, 2, 64, servers=servers))
     return folder
 
 
@@ -201,3 +211,18 @@ def test_dark_and_light_colors_both_reach_the_canvas(page: Page) -> None:
         page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         seen.add(page.evaluate("view.colors.ink"))
     assert len(seen) == 2
+
+
+def test_the_columns_of_servers_are_seen_whole(browser: Browser, tmp_path: Path) -> None:
+    use = (ServerUse("http://a", 10_496, 2000, 1660, 3), ServerUse("http://b", None, 0, 0, None))
+    runs = [write_run(tmp_path / "served", "rebase", 3, use), write_run(tmp_path / "here", "best_of_n", 3)]
+    asked = [Question(name, ({"role": "user", "content": "2+2"},), "4") for name in "ab"]
+    report = write_page(compare(runs, lambda config: Rejudge(MathJudge(3600), asked)), tmp_path / "report.html")
+    with shown(browser, report, SIZES[0]) as page:
+        table = page.locator("#table table")
+        headings = [heading.replace("\u00ad", "") for heading in table.locator("thead th").all_inner_texts()]
+        assert headings[-2:] == ["servers' cache hits", "preemptions"]
+        rows = [row.locator("td").all_inner_texts()[-2:] for row in table.locator("tbody tr").all()]
+        assert rows == [["0.830", "3"], ["", ""]]
+        wide, seen = (page.evaluate(f"document.querySelector('#table').{name}") for name in SEEN)
+        assert wide == seen and "Servers' cache hits: the share of prompt tokens" in text(page, "table-note")

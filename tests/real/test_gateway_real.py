@@ -1,5 +1,9 @@
 """The gateway on the built-in engine: searches are the library's own, and nothing is left in the KV cache."""
 
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -98,3 +102,19 @@ def test_requests_side_by_side_answer_as_they_do_alone(client: openai.OpenAI, re
         assert list(pool.map(found, range(8))) == alone
     wait_until_idle(ready)
     assert held(ready) == 0
+
+
+def test_a_gateway_that_is_told_to_stop_ends_what_is_under_way_and_then_itself() -> None:
+    told = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "palmette", "serve", "--port", "0", *told]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next(found[1] for line in process.stderr if (found := re.search(r"listening on (\S+)", line)))
+        with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=None) as client:
+            stream = client.chat.completions.create(model="seedling:rebase", messages=ASKED, seed=3, stream=True)
+            chunks: list[Any] = [next(stream)]
+            process.send_signal(signal.SIGTERM)
+            chunks += stream
+        assert chunks[-1].choices[0].finish_reason is not None
+        said = process.stderr.read()
+        assert process.wait() == 0 and not said, said

@@ -38,6 +38,24 @@ def serving(root: Path, *flags: str, **environment: str) -> Iterator[str]:
             process.terminate()
 
 
+async def call_all_and_search(client: Client) -> set[str]:
+    """Call every tool; start a search, wait for its end, and see it refused a second time."""
+    called = await call_all(client)
+    wanted = {"out": "new/one", "questions": 1, "width": 2}
+    started = (await client.call_tool("start_search", wanted)).structured_content or {}
+    assert started["run"] == "new/one"
+    ends = os.pidfd_open(started["process"])  # Readable when the search has ended.
+    await asyncio.to_thread(select.select, [ends], [], [])
+    os.close(ends)
+    status = (await client.call_tool("run_status", {"run": "new/one"})).structured_content or {}
+    assert (status["state"], status["done"], status["total"]) == ("finished", 1, 1)
+    refused = await client.call_tool("start_search", wanted)
+    assert refused.is_error and "is not empty" in str(refused.content[0])
+    outside = await client.call_tool("start_search", {**wanted, "out": "../elsewhere"})
+    assert outside.is_error
+    return called
+
+
 def test_every_tool_answers_over_stdio_and_a_search_is_started_and_watched(tmp_path: Path) -> None:
     make_run(tmp_path)
     arguments = [*_COMMAND[1:], "--root", str(tmp_path), "--allow-runs"]
@@ -45,28 +63,17 @@ def test_every_tool_answers_over_stdio_and_a_search_is_started_and_watched(tmp_p
 
     async def session() -> set[str]:
         async with Client(server) as client:
-            called = await call_all(client)
-            wanted = {"out": "new/one", "questions": 1, "width": 2}
-            started = (await client.call_tool("start_search", wanted)).structured_content or {}
-            assert started["run"] == "new/one"
-            ends = os.pidfd_open(started["process"])  # Readable when the search has ended.
-            await asyncio.to_thread(select.select, [ends], [], [])
-            os.close(ends)
-            status = (await client.call_tool("run_status", {"run": "new/one"})).structured_content or {}
-            assert (status["state"], status["done"], status["total"]) == ("finished", 1, 1)
-            refused = await client.call_tool("start_search", wanted)
-            assert refused.is_error and "is not empty" in str(refused.content[0])
-            return called
+            return await call_all_and_search(client)
 
     assert asyncio.run(session()) == set(CALLS)
 
 
-def test_every_tool_answers_over_http(tmp_path: Path) -> None:
+def test_every_tool_answers_over_http_and_a_search_is_started_and_watched(tmp_path: Path) -> None:
     make_run(tmp_path)
 
     async def session(address: str) -> set[str]:
         async with Client(address) as client:
-            return await call_all(client)
+            return await call_all_and_search(client)
 
     with serving(tmp_path, "--allow-runs") as address:
         assert address.startswith("http://127.0.0.1:")

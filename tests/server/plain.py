@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from palmette.launch.ask import free_port
 
 ROOT = Path(__file__).parents[2]
 _COMMANDS = {
@@ -26,7 +27,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "SGLANG_USE_CPU_ENGINE": "1",
 }
 
@@ -42,9 +42,7 @@ def python_of(engine: str) -> str:
 @contextmanager
 def server(engine: str, model: str, log: Path, *flags: str) -> Iterator[str]:
     """Start a server of a model and wait until it is well; yield its address."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     words = [word.format(model=model) for word in _COMMANDS[engine]]
     command = [python_of(engine), *words, "--host", "127.0.0.1", "--port", str(port), *flags]
     environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": ""}  # That of these tests is not the servers'.

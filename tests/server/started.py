@@ -15,6 +15,7 @@ import pytest
 from palmette.event_log import read_events
 from palmette.events import WaveDone
 from palmette.launch.ask import free_port
+from palmette.launch.keeper import members
 
 ROOT = Path(__file__).parents[2]
 SEARCH = (
@@ -63,24 +64,25 @@ class Up:
     """`palmette up` that runs until `with` is left; `kv` and `planned_kv` have the tokens of each role."""
 
     def __init__(self, *flags: str) -> None:
-        self._process = subprocess.Popen(command_of("up", *flags), stderr=subprocess.PIPE, text=True)
+        environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
+        self._process = subprocess.Popen(command_of("up", *flags), stderr=subprocess.PIPE, text=True, env=environment)
+        self._said: list[str] = []
         self.addresses: dict[str, str] = {}
         self.kv: dict[str, int] = {}
         self.planned_kv: dict[str, int] = {}
         self.groups: list[int] = []
 
     def __enter__(self) -> "Up":
-        said = []
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            said.append(line)
+            self._said.append(line)
             if ready := _READY.match(line):
                 self.addresses[ready[1]] = ready[2]
                 self.kv[ready[1]], self.planned_kv[ready[1]] = (int(ready[place].replace(",", "")) for place in (3, 4))
             if "all servers are ready" in line:
                 self.groups = groups_of(self._process.pid)
                 return self
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(self._said))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,6 +90,15 @@ class Up:
         self._process.send_signal(signal.SIGTERM)
         self._process.communicate()
         assert self._process.returncode == 0
+        assert not [member for group in self.groups for member in members(group)]
+
+    def until(self, part: str) -> None:
+        """Wait until `palmette up` says a line with this part; then its groups are looked up again."""
+        assert self._process.stderr is not None
+        while part not in (line := self._process.stderr.readline()):
+            assert line, "".join(self._said)
+            self._said.append(line)
+        self.groups = groups_of(self._process.pid)
 
 
 def groups_of(parent: int) -> list[int]:

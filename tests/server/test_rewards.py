@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from palmette.config import load_config
-from palmette.run.parts import load_scorer
 from palmette.score import tree_scorer, values
-from palmette.score.scorer import Candidate
 from tests.reward_models import (
     Any_,
     llama_tokenizer,
@@ -20,18 +17,10 @@ from tests.reward_models import (
     tiny,
 )
 from tests.server.plain import server
+from tests.server.scored import scores
 
 SIZE = {"hidden_size": 128, "intermediate_size": 128, "initializer_range": 0.15}
 """Heads of 64 numbers: servers have no smaller ones."""
-
-QUESTIONS = ("How many hens?", "2+3")
-PATHS = (
-    (("2+2=4\n",), False),
-    (("2+2=4\n", "So 5.\n"), False),
-    (("2+2=4\n", "So 5.\n", "done"), True),
-    (("x\n",), False),
-    ((" 12 + 7 = 19, so the hens are 19.\n", "The answer is 19"), True),
-)
 
 
 def token_prm(folder: Path) -> str:
@@ -60,9 +49,10 @@ def trl(folder: Path) -> str:
     )
 
 
+# SGLang's scalar reward model is in test_sglang.py, where one is served.
 KINDS: dict[str, tuple[Any, str | None, dict[str, tuple[str, ...]]]] = {
     "token": (token_prm, "math-shepherd", {"vllm": (), "sglang": ()}),
-    "scalar": (scalar, None, {"vllm": ("--runner", "pooling"), "sglang": ("--is-embedding",)}),
+    "scalar": (scalar, None, {"vllm": ("--runner", "pooling")}),
     "process": (process_reward_model, "qwen2.5-math-prm", {"vllm": ("--runner", "pooling")}),
     "trl": (trl, "trl", {"vllm": ("--runner", "pooling")}),
 }
@@ -73,19 +63,6 @@ def _without_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the numbers themselves: rounded ones are equal, or a step of the grid apart."""
     monkeypatch.setattr(values, "GRID", 2.0**-24)
     monkeypatch.setattr(tree_scorer, "NARROW", 0.0)
-
-
-def scores(settings: dict[str, Any]) -> list[float]:
-    candidates = [
-        Candidate(({"role": "user", "content": question},), steps, finished, question)
-        for question in QUESTIONS
-        for steps, finished in PATHS
-    ]
-    scorer: Any = load_scorer(load_config(None, settings).reward)
-    try:
-        return list(scorer.score(candidates))
-    finally:
-        getattr(scorer, "close", lambda: None)()
 
 
 @pytest.mark.parametrize(("kind", "engine"), [(kind, engine) for kind, made in KINDS.items() for engine in made[2]])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from palmette.event_log import read_events
-from palmette.launch.process import members
 from palmette.search.summary import summarize
 from tests.server.held import check_what_the_cache_holds
+from tests.server.scored import scores
 from tests.server.started import SEARCH, Up, engine_flags, searched, trees
 
 
@@ -43,10 +43,12 @@ def test_policy_and_reward_model_start_with_planned_fractions_and_have_the_kv_th
                 assert json.load(answer)["mem_fraction_static"] == planned
         with urllib.request.urlopen(f"{up.addresses['reward']}/model_info") as answer:
             assert json.load(answer)["is_generation"] is False
+        head = {"reward.model": str(scalar), "reward.score": "head"}
+        served = {**head, "reward.backend": "sglang", "reward.address": up.addresses["reward"]}
+        assert scores(served) == pytest.approx(scores(head), abs=1e-3)
         at = ["--set", f"policy.address={up.addresses['policy']}"]
         run = searched(tmp_path / "run", "--backend", "sglang", *at)
         assert trees(run) == trees(local)
         assert (summarize(read_events(run)).server_hit_share or 0) > 0.8  # Every token but the last of each step.
         for strategy in ("ets", "rebase"):
             check_what_the_cache_holds("sglang", up.addresses["policy"], strategy, block_tokens=1)
-    assert not [member for group in up.groups for member in members(group)]

@@ -9,8 +9,9 @@ import pytest
 from palmette.config import load_config
 from palmette.events import UpdateDone
 from palmette.run.train import TrainingRun
-from palmette.zoo.resolve import resolve
-from tests.server.plain import server
+from tests.server.started import Up
+
+pytestmark = pytest.mark.xdist_group("vllm")
 
 SMALL: dict[str, Any] = {
     "policy.model": "seedling",
@@ -32,19 +33,16 @@ def trained(folder: Path, **more: Any) -> list[dict[str, float]]:
 
 
 def test_five_updates_on_vllm_are_sampled_with_their_own_adapters_and_rewarded_as_in_one_process(
-    tmp_path: Path,
+    vllm: Up, vllm_log: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
-    flags = ("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-model-len", "512")
     local = trained(tmp_path / "local")
-    with server("vllm", resolve("seedling"), log, *flags) as address:
-        served = trained(tmp_path / "served", **{"policy.backend": "vllm", "policy.address": address})
+    served = trained(tmp_path / "served", **{"policy.backend": "vllm", "policy.address": vllm.addresses["policy"]})
     assert [numbers["served_version"] for numbers in served] == [0, 1, 2, 3, 4]
     assert all(numbers["stale_steps"] == numbers["server_ratio_cut"] == 0 for numbers in served)
     for numbers in served:
         assert numbers["server_ratio_low"] == pytest.approx(1, abs=1e-3)
         assert numbers["server_ratio_high"] == pytest.approx(1, abs=1e-3)
-    assert log.read_text(encoding="utf-8").count("Loaded new LoRA adapter") == 5
+    assert vllm_log.read_text(encoding="utf-8").count("Loaded new LoRA adapter") == 5
     # 160 responses each, right or wrong, to the same questions: four standard errors of a difference are 0.21 at most.
     means = [statistics.fmean(numbers["reward"] for numbers in run) for run in (served, local)]
     assert means[0] == pytest.approx(means[1], abs=0.21)

@@ -151,6 +151,22 @@ def test_a_backend_inside_the_process_tells_by_its_contracts_what_it_can_do_beyo
     assert isinstance(local, GivesUpCache)
 
 
+def test_a_step_tells_how_much_of_its_prefix_was_cached_when_it_was_started(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt
+) -> None:
+    local, prefix = backend(policy, tokenizer), prompt("(1+2)*3-4+5*6-7+8*9")
+    first = Expansion("a", 0, prefix, 1, 4, node=1)
+    [alone, beside] = local.expand([first, replace(first, seed=2, node=2)])
+    assert alone.cached_tokens == beside.cached_tokens == 0
+    [same] = local.expand([replace(first, question="b")])
+    assert same.cached_tokens == len(prefix) - 1  # The last token is computed in any case.
+    [below] = local.expand([replace(first, parent=1, prefix=(*prefix, *alone.tokens), node=3)])
+    assert below.cached_tokens == len(prefix) + len(alone.tokens) - 1
+    for question in "ab":
+        local.release(question, [0, 1, 2, 3])
+    assert local.expand([first])[0].cached_tokens == 0
+
+
 def test_nothing_asked_is_nothing_done(policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     assert backend(policy, tokenizer).expand([]) == []
 

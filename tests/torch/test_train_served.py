@@ -122,12 +122,26 @@ def test_what_servers_cannot_give_to_training_is_told_before_anything_is_loaded(
         return str(caught.value)
 
     assert told(train__method="full").startswith("train.method is full, and vLLM takes new weights as adapters")
-    assert told(policy__temperature=0.7).startswith("policy.temperature is 0.7, and vLLM's log-probabilities are those")
     assert told(policy__backend="openai") == (
         "policy.backend is openai: training needs the policy in this process, local, or its rollouts from vllm or "
         "sglang"
     )
     check_training(training_config(config_of(policy__backend="sglang", train__method="full", policy__temperature=0.7)))
+
+
+def test_a_temperature_needs_log_probabilities_at_that_temperature(tmp_path: Path) -> None:
+    server = LoraServer()
+    with serving(server.manner()) as [address], pytest.raises(ConfigError) as caught:
+        trained(config_of(address.address, policy__temperature=0.7), tmp_path / "raw")
+    assert str(caught.value) == (
+        "policy.temperature is 0.7, and the server's log-probabilities are those at 1: start vLLM with "
+        "--logprobs-mode processed_logprobs, or set it to 1"
+    )
+    server.temperature = 0.7
+    with serving(server.manner()) as [address]:
+        done = trained(config_of(address.address, policy__temperature=0.7, train__updates=1), tmp_path / "processed")
+    assert done[0].numbers["server_ratio_low"] == pytest.approx(1, abs=1e-3)
+    assert done[0].numbers["server_ratio_high"] == pytest.approx(1, abs=1e-3)
 
 
 def test_rollouts_on_a_server_hold_no_memory_here() -> None:

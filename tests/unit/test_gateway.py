@@ -1,15 +1,16 @@
 """The gateway as OpenAI's own client sees it, with a policy that is a script."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
-from palmette.backends.backend import Expansion
+from palmette.backends.backend import Expansion, Step
 from palmette.serve.bounds import Bounds
-from tests.gateway import Served, get, options, post, scripted, sums
+from tests.gateway import Served, SpellingBackend, gateway_with, get, options, post, scripted, sums
 
 ASKED: list[Any] = [{"role": "user", "content": "2+2"}]
 
@@ -293,6 +294,24 @@ def test_the_key_is_asked_for_wherever_there_is_one() -> None:
         basic = get(f"{served.url}/v1/models", headers={"Authorization": "Basic " + "k" * 20})
         assert basic.status_code == 401
         assert get(f"{served.url}/health").status_code == 200
+
+
+def test_usage_tells_what_of_the_prompt_was_cached_before_the_search() -> None:
+    class Caching(SpellingBackend):
+        """The first branch finds two tokens of the prompt, the others what it has left; children find more."""
+
+        def expand(self, expansions: Sequence[Expansion]) -> list[Step]:
+            cached = [2 if each.node == 1 else len(each.prefix) - (each.parent == 0) for each in expansions]
+            steps = zip(super().expand(expansions), cached, strict=True)
+            return [replace(step, cached_tokens=count) for step, count in steps]
+
+    script = lambda expansion, above: "\\boxed{4}$" if "\n" in above else "so\n"  # noqa: E731
+    for backend, cached in ((Caching(script), 2), (SpellingBackend(script), 0)):
+        with gateway_with(backend) as served, served.client() as client:
+            told: Any = [{"role": "user", "content": "2+2+2"}]
+            usage = client.chat.completions.create(model="script:best-of-n", messages=told).usage
+            assert usage is not None and usage.prompt_tokens_details is not None
+            assert usage.prompt_tokens_details.cached_tokens == cached
 
 
 def test_a_policy_that_fails_is_told_without_details_and_the_next_request_is_served() -> None:

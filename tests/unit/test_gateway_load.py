@@ -1,8 +1,10 @@
 """Many requests at once: let in by the plan, in turn, given up when their clients go, ended when their time is up."""
 
 import asyncio
+import gc
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -220,6 +222,65 @@ def test_the_line_is_kept_and_who_leaves_it_is_forgotten() -> None:
         assert admission.taken_tokens == admission.waiting == admission.searches == 0
 
     asyncio.run(scene())
+
+
+def test_nobody_is_let_in_any_more_and_those_in_line_are_told() -> None:
+    async def scene() -> None:
+        admission = Admission(100, Bounds(wait_seconds=3600))
+        place = await admission.enter(80)
+        line = [asyncio.create_task(admission.enter(60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        admission.close()
+        for each in (*line, asyncio.create_task(admission.enter(1))):
+            with pytest.raises(ApiError, match="is being stopped") as refused:
+                await each
+            assert refused.value.status == 503 and refused.value.retry_after is not None
+        admission.leave(place)
+        assert admission.taken_tokens == admission.waiting == admission.searches == 0
+
+    asyncio.run(scene())
+
+
+def test_a_search_that_is_given_up_while_its_answers_are_read_ends_with_the_one_in_hand() -> None:
+    class Slow:
+        """Gives up the search while it reads the first answer."""
+
+        by_answer = True
+        read = 0
+
+        def extract(self, solution: str) -> str | None:
+            Slow.read += 1
+            for running in list(served.gateway._running):
+                served.gateway.give_up(running)
+            return "4"
+
+        def canonical(self, answer: str) -> str:
+            return answer
+
+        def verdict(self, question: Any, solution: str, answer: str | None) -> Any:
+            raise AssertionError("not any more")
+
+    with scripted(lambda expansion, prefix: ANSWER) as served, served.client() as client:
+        served.gateway._judge = Slow()
+        with pytest.raises(openai.InternalServerError):
+            ask(client, extra_body={"palmette": {"width": 4}})
+        wait_until_idle(served)
+        assert Slow.read == 1
+
+
+def test_of_requests_that_were_answered_only_the_newest_trees_are_kept() -> None:
+    bounds = Bounds(kept_trees=3)
+    with scripted(thinking, lambda step: 0.5, bounds=bounds) as served, served.client() as client:
+        for number in range(12):
+            stream = ask(client, "script:rebase", seed=number, stream=True)
+            if number % 3:
+                list(stream)
+            stream.close()
+        wait_until_idle(served)
+        gc.collect()
+        alive = Counter(type(each).__name__ for each in gc.get_objects())
+    assert alive["SearchJob"] <= 1 and alive["Seat"] <= 1 and alive["Growth"] <= 1  # Of the thread that was last used.
+    assert 0 < alive["GrowingTree"] <= 3
 
 
 def test_extents_by_hand() -> None:

@@ -14,7 +14,7 @@ from palmette.planner.devices import parse_devices
 from palmette.planner.lines import Line, Plan
 from palmette.planner.place import RULES
 from palmette.planner.plan import plan_job
-from palmette.planner.run_plan import job_of, plan_run, refuse_what_cannot_fit
+from palmette.planner.run_plan import job_of, plan_run, planned_memory, refuse_what_cannot_fit
 
 GIB = 2**30
 ETS: dict[str, Any] = {
@@ -362,6 +362,34 @@ def test_a_search_that_cannot_fit_is_refused_and_one_that_can_is_not() -> None:
     refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:2GiB"}))
     with pytest.raises(BudgetError, match="search needs 0.6 GiB of cpu, budget is 0.2 GiB"):
         refuse_what_cannot_fit(load_config(None, {"memory.devices": "cpu:256MiB"}))
+
+
+def test_beside_a_policy_on_servers_the_reward_model_and_the_embedder_here_are_planned() -> None:
+    far = {
+        "policy.backend": "vllm",
+        "policy.address": "http://127.0.0.1:1",
+        "policy.model": "mistralai/Mistral-7B-v0.1",
+    }
+    near = {"reward.model": "smollm2-135m", "reward.score": "likelihood", "search.strategy": "rebase"}
+    small, large = ({**far, **near, "memory.devices": devices} for devices in ("cpu:512MiB", "cpu:4GiB"))
+    with pytest.raises(BudgetError, match=r"search needs 1\.3 GiB of cpu, budget is 0\.5 GiB .*: reward weights 0\.5"):
+        refuse_what_cannot_fit(load_config(None, small))
+    refuse_what_cannot_fit(load_config(None, large))  # The policy would need 28 GiB.
+    planned = planned_memory(load_config(None, large))
+    assert {*planned.by_phase} == {"score", "search", "hand-over"} and planned.limit_bytes is not None
+    assert 2**29 < planned.by_phase["score"] == planned.by_phase["search"] < 2**32
+    judged = {
+        "reward.model": "seedling-prm",
+        "reward.backend": "vllm",
+        "reward.address": "http://127.0.0.1:1",
+        "search.strategy": "ets",
+    }
+    embeds = planned_memory(load_config(None, {**far, **judged, "memory.devices": "1x24GiB"}))
+    assert {*embeds.by_phase} == {"embed", "search", "hand-over"}
+    refuse_what_cannot_fit(load_config(None, {**far, "memory.devices": "1x24GiB"}))  # The devices of the servers.
+    assert (
+        planned_memory(load_config(None, {**far, "reward.model": None, "search.strategy": "best_of_n"})).by_phase == {}
+    )
 
 
 def test_a_model_of_unknown_shape_is_not_refused_by_the_plan() -> None:

@@ -16,7 +16,7 @@ from palmette.settings import PolicySettings
 from tests.dialects import Fault, Manner, serving
 from tests.served import DIALECTS, backend_at, backend_of, step
 
-AFTER_START = 2
+AFTER_START = {"vllm": 3, "sglang": 2, "openai": 2}
 """Requests to write that a server gets while it is checked; an OpenAI-compatible one gets another."""
 
 
@@ -27,7 +27,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told_of(fault: Fault, dialect: str = "vllm", **settings: Any) -> str:
     """Return the one line about a server that answers like this once it is checked."""
-    manner = Manner(dialect, fault=lambda count: fault if count >= AFTER_START else None)
+    manner = Manner(dialect, fault=lambda count: fault if count >= AFTER_START[dialect] else None)
     with serving(manner) as [server], backend_of(server, **settings) as backend:
         with pytest.raises(BackendError) as caught:
             expand_all(backend, [step()])
@@ -96,7 +96,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again_and_then_told(fault: Fault
 
 def test_tokens_without_their_log_probabilities_are_refused() -> None:
     fault = Fault(200, completion(token_ids=[1, 2]))
-    manner = Manner("vllm", fault=lambda count: fault if count >= AFTER_START else None)
+    manner = Manner("vllm", fault=lambda count: fault if count >= AFTER_START["vllm"] else None)
     refused = pytest.raises(BackendError, match="wrote 2 tokens with 1 log-probabilities for question x: expected one")
     with serving(manner) as [server], backend_of(server) as backend, refused:
         expand_all(backend, [step()])

@@ -258,7 +258,30 @@ def test_tokens_and_answers_are_counted_and_metrics_read() -> None:
         expand_all(backend, [step(prefix="x+1?\n", stop=None)])
         [metrics] = backend.server_metrics()
         assert metrics.kv_tokens == 35_412 and metrics.prefix_tokens is not None
+        [written] = expand_all(backend, [step(prefix="x+1?\n", stop=None)])
+        assert written.cached_tokens == 3
         assert metrics.prefix_hits == metrics.prefix_tokens - 3  # One token of each of three prompts was new.
+
+
+MODES = ("raw_logprobs", "processed_logprobs", "processed_logits")
+
+
+def test_what_log_probabilities_of_vllm_mean_is_found_out_before_the_first_step() -> None:
+    raw, processed, logits = (Manner("vllm", logprobs_mode=mode) for mode in MODES)
+    for manner, temperature, told in ((raw, 0.7, 1.0), (processed, 0.7, 0.7), (processed, 0.0, 1.0)):
+        with serving(manner) as [server], backend_of(server, temperature=temperature) as backend:
+            [written] = expand_all(backend, [step()])
+            assert written.temperature == backend.logprob_temperature == told
+    with serving(processed) as [server], backend_of(server) as backend:
+        assert expand_all(backend, [step(temperature=0.5)])[0].temperature == 0.5
+    for manners, settings, line in (
+        ([processed], {"top_p": 0.9}, "gives log-probabilities after top-k, top-p and min-p: start it without, or"),
+        ([logits], {}, "gives logits as log-probabilities: start it without --logprobs-mode"),
+        ([raw, processed], {}, r"has another --logprobs-mode \(processed_logprobs\) than other servers: use one"),
+    ):
+        refused = pytest.raises(ConfigError, match=line)
+        with serving(*manners) as servers, refused, backend_of(*servers, **settings):
+            pass
 
 
 def test_what_servers_counted_during_a_search_is_recorded_and_added_up() -> None:

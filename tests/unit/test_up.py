@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +19,8 @@ from palmette.launch import ask, fleet
 from palmette.launch.command import ServerCommand
 from palmette.launch.faults import start_fault
 from palmette.launch.fleet import Fleet
-from palmette.launch.process import ServerProcess, members
+from palmette.launch.keeper import members
+from palmette.launch.process import ServerProcess
 from tests.command import palmette
 from tests.dialects import Manner, serving
 from tests.programs import fake_program
@@ -199,31 +201,50 @@ def test_a_server_that_does_not_come_back_is_told_with_its_reason(tmp_path: Path
         told.until("ran out of memory")
 
 
+class Command:
+    """`palmette up` with a fake server that has a child; `group` is the server's when it is ready."""
+
+    def __init__(self, folder: Path) -> None:
+        told = [
+            f"servers.vllm_python={fake_program(folder)}",
+            f"policy.address=http://127.0.0.1:{ask.free_port()}",
+            "reward.model=null",
+        ]
+        settings = [word for setting in told for word in ("--set", setting)]
+        words = [sys.executable, "-m", "palmette", "up", "--backend", "vllm", *settings, "--out", str(folder / "run")]
+        self.process = subprocess.Popen(
+            words, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAKE_SERVER": '{"child": true}'},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # Tests in the background inherit none.
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        self.said = [next(self.process.stderr)]
+        while "all servers are ready" not in self.said[-1]:
+            self.said.append(next(self.process.stderr))
+        pid = str(self.process.pid)
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", pid], capture_output=True, text=True)
+        self.group = next(pid for pid in map(int, listed.stdout.split()) if os.getpgid(pid) == pid)
+        assert len(members(self.group)) == 2
+
+    def end(self, number: int) -> int:
+        """Send a signal; return the exit code."""
+        self.process.send_signal(number)
+        self.said += self.process.communicate()[1].splitlines()
+        return self.process.returncode
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_keeps_servers_up_until_it_is_ended_and_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
-    told = [
-        f"servers.vllm_python={fake_program(tmp_path)}",
-        f"policy.address=http://127.0.0.1:{ask.free_port()}",
-        "reward.model=null",
-    ]
-    settings = [word for setting in told for word in ("--set", setting)]
-    words = [sys.executable, "-m", "palmette", "up", "--backend", "vllm", *settings, "--out", str(tmp_path / "run")]
-    with subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAKE_SERVER": '{"child": true}'},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # Tests in the background inherit none.
-    ) as command:  # fmt: skip
-        assert command.stderr is not None
-        said = [next(command.stderr)]
-        while "all servers are ready" not in said[-1]:
-            said.append(next(command.stderr))
-        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(command.pid)], capture_output=True, text=True)
-        group = next(pid for pid in map(int, listed.stdout.split()) if os.getpgid(pid) == pid)
-        assert len(members(group)) == 2
-        command.send_signal(number)
-        said += command.stderr.readlines()
-        assert command.wait() == 0
-    assert "stopping the servers that were started here" in said[-1] and not members(group)
+    command = Command(tmp_path)
+    assert command.end(number) == 0
+    assert "stopping the servers that were started here" in command.said[-1] and not members(command.group)
     assert "serve" in (tmp_path / "run" / "servers" / "policy.log").read_text(encoding="utf-8")
+
+
+def test_servers_end_with_all_their_processes_where_palmette_is_killed(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+    assert command.end(signal.SIGKILL) == -signal.SIGKILL
+    while members(command.group):
+        time.sleep(0.05)
 
 
 def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path: Path) -> None:

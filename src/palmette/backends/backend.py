@@ -1,7 +1,7 @@
 """The backend contract: generates the next step of each token prefix."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -61,7 +61,7 @@ class Step:
 
     `finish` is what ended it: "step" for `step_end`, "end" for the end of the solution, "length" for `max_tokens`.
     `logprobs` has one log-probability for each token, of the model's distribution at `temperature` before top-k, top-p
-    and min-p.
+    and min-p. `cached_tokens` of the prefix were in the KV cache when the step was started, None where nobody tells.
     """
 
     tokens: tuple[int, ...]
@@ -69,6 +69,7 @@ class Step:
     logprobs: tuple[float, ...]
     finish: Finish
     temperature: float = 1.0
+    cached_tokens: int | None = field(default=None, compare=False)
 
 
 def check_length(expansion: Expansion, context_tokens: int | None) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from palmette.backends.backend import Backend, Expands, Expansion, Message, StartsSteps, Step
+from palmette.backends.backend import Backend, Expands, Expansion, Interruptible, Message, StartsSteps, Step
 from palmette.errors import BackendError
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.own_parts import name_of, telling
@@ -49,6 +49,12 @@ class WrappedBackend(Generic[Wrapped]):
     def release(self, question: str, nodes: Sequence[int]) -> None:
         """Free the KV of these nodes; see `Backend`."""
         self._backend.release(question, nodes)
+
+    def interrupt(self) -> None:
+        """Have `finished` return soon, where the other backend can; see `Interruptible`."""
+        backend: object = self._backend
+        if isinstance(backend, Interruptible):
+            backend.interrupt()
 
 
 class Blocking(WrappedBackend[Expands]):

@@ -210,7 +210,7 @@ class LocalBackend:
         assert row.ending is not None
         finish, text = row.ending
         temperature = (row.sampling or self._sampling).logprob_temperature
-        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, temperature)
+        return Step(tuple(row.tokens), text, tuple(row.logprobs), finish, temperature, row.cached_tokens)
 
     def _sampling_of(self, expansion: Expansion) -> Sampling | None:
         """Return how the step is sampled where the expansion tells, None as all others are."""
@@ -243,6 +243,7 @@ class _Row(Row[Ending]):
         rules = (expansion.step_end, expansion.stop)
         super().__init__(parent, expansion.seed, expansion.max_tokens, rules, sampling=sampling)
         self.expansion = expansion
+        self.cached_tokens = sum(node.computed for node in parent.path())
 
 
 def context_tokens(model: PreTrainedModel) -> int | None:

@@ -107,7 +107,7 @@ class SglangDialect:
         self._prefixes[client.address] = looked_up + meta.prompt_tokens, cached + meta.cached_tokens
         logprobs = [logprob for logprob, _, _ in meta.output_token_logprobs if logprob is not None]
         is_whole = self.weights is not None and not self.weights.is_adapter
-        return Written(answer.output_ids, logprobs, meta.weight_version if is_whole else None)
+        return Written(answer.output_ids, logprobs, meta.weight_version if is_whole else None, meta.cached_tokens)
 
     async def _generated(self, client: Client, asked: dict[str, Any]) -> Any:
         """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again."""

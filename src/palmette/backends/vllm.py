@@ -37,15 +37,26 @@ class _Choice(BaseModel):
     logprobs: _Logprobs
 
 
+class _Details(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens_details: _Details | None = None
+    """There with `--enable-prompt-tokens-details`."""
+
+
 class _Completion(BaseModel):
     model: str | None = None
+    usage: _Usage | None = None
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
 class VllmDialect:
     """vLLM's requests. Each asks for one sample: sample i of n would have the seed of the first plus i.
 
-    Log-probabilities are those before temperature and cuts: vLLM's default, `--logprobs-mode raw_logprobs`.
+    Log-probabilities are those before temperature and cuts: vLLM's default, `--logprobs-mode raw_logprobs`. Those of a
+    server with `processed_logprobs` come after both: they are taken where nothing is cut.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -53,10 +64,13 @@ class VllmDialect:
         self.weights: Weights | None = None
         self._names: dict[str, str] = {}
         """What each server calls the policy."""
+        self._processed: bool | None = None
+        """Whether the servers' log-probabilities are those after temperature and cuts, None before one was met."""
 
     def logprob_temperature(self, temperature: float | None) -> float:
-        """Return 1: log-probabilities are those before temperature; see `Dialect`."""
-        return 1.0
+        """Return 1, or the request's own where servers process log-probabilities first; see `Dialect`."""
+        own = self._policy.settings.temperature if temperature is None else temperature
+        return own or 1.0 if self._processed else 1.0  # Greedy decoding divides nothing.
 
     async def meet(self, client: Client) -> Served:
         """Check the model and its tokenizer; see `Dialect`."""
@@ -67,9 +81,35 @@ class VllmDialect:
         asked = {"model": name, "prompt": TEST_TEXT, "add_special_tokens": False}
         tokens = read(_Tokens, await client.post("/tokenize", asked), client, "/tokenize").tokens
         self._policy.model.check_tokens(client, tokens, special=False)
+        await self._check_logprobs(client, tokens)
         if self.weights is not None:
             await self.load(client, self.weights)
         return Served(next(card.max_model_len for card in cards if card.id == name))
+
+    async def _check_logprobs(self, client: Client, prompt: list[int]) -> None:
+        """Find out what log-probabilities mean on a server. Raises ConfigError where they are no use.
+
+        Of one token that is left by top-k the logarithm is 0 after cuts, and not before them.
+        """
+        asked = {
+            "model": self._names[client.address], "prompt": prompt, "max_tokens": 1, "n": 1, "seed": 1, "logprobs": 0,
+            "temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0, "stop": [], "stop_token_ids": [],
+            "return_token_ids": True,
+        }  # fmt: skip
+        answer = await client.post("/v1/completions", asked)
+        [logprob] = read(_Completion, answer, client, "/v1/completions").choices[0].logprobs.token_logprobs
+        settings = self._policy.settings
+        mode = "processed_logprobs" if logprob == 0 else "raw_logprobs"
+        if logprob > 0:
+            raise ConfigError(f"{client.address} gives logits as log-probabilities: start it without --logprobs-mode")
+        if logprob == 0 and (settings.top_k or settings.top_p < 1 or settings.min_p > 0):
+            raise ConfigError(
+                f"{client.address} was started with --logprobs-mode {mode}, and gives log-probabilities after top-k, "
+                f"top-p and min-p: start it without, or leave policy.top_k, policy.top_p and policy.min_p out"
+            )
+        if self._processed not in (None, logprob == 0):
+            raise ConfigError(f"{client.address} has another --logprobs-mode ({mode}) than other servers: use one")
+        self._processed = logprob == 0
 
     async def write(self, client: Client, request: Request) -> Written:
         """Ask for one sample; see `Dialect`."""
@@ -86,7 +126,9 @@ class VllmDialect:
         answer = read(_Completion, await self._completed(client, asked), client, "/v1/completions")
         choice = answer.choices[0]
         version = answer.model if self.weights is not None else None
-        return Written(choice.token_ids, choice.logprobs.token_logprobs, version)
+        details = None if answer.usage is None else answer.usage.prompt_tokens_details
+        cached = None if details is None else details.cached_tokens
+        return Written(choice.token_ids, choice.logprobs.token_logprobs, version, cached)
 
     async def _completed(self, client: Client, asked: dict[str, Any]) -> Any:
         """Return the answer of the policy, or of its adapter; one that a server has lost is loaded again.

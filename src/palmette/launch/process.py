@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +12,18 @@ from threading import current_thread, main_thread
 from typing import Any
 
 from palmette.errors import ConfigError, RunError
+from palmette.launch import keeper
 from palmette.launch.command import ServerCommand
 from palmette.units import one_line
 
-_GRACE_SECONDS = 15.0
-"""How long a server may take to end by itself; SGLang takes 6 s, vLLM 1 s."""
-
-_LOOK_SECONDS = 0.05
 _TAIL_BYTES = 2**16
 
 
 class ServerProcess:
-    """A server that this process has started. Nobody else's process is ever signaled."""
+    """A server that this process has started. Nobody else's process is ever signaled.
+
+    A watching process beside it ends the server should this process be killed; see `keeper`.
+    """
 
     def __init__(self, command: ServerCommand, log: Path) -> None:
         """Start it. Raises ConfigError where its program is not found, RunError where the log cannot be written."""
@@ -37,8 +37,9 @@ class ServerProcess:
                 self._begun = output.tell()
                 output.write(f"$ {command}\n".encode())
                 output.flush()
+                kept = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid())]
                 self._process = subprocess.Popen(
-                    [os.path.abspath(program), *command.words[1:]],
+                    [*kept, os.path.abspath(program), *command.words[1:]],
                     env={**os.environ, **command.environment, "PYTHONUNBUFFERED": "1"},
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 )  # fmt: skip
@@ -73,20 +74,8 @@ class ServerProcess:
         """End every process of the group: ask, wait, then kill. Returns when all are gone. Safe to call twice."""
         if self._process.returncode is not None:
             return
-        self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while members(self.pid) and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
-        self._signal(signal.SIGKILL)
-        while members(self.pid):
-            time.sleep(_LOOK_SECONDS)
+        keeper.end_group(self.pid)
         self._process.wait()
-
-    def _signal(self, number: int) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass
 
 
 @contextmanager
@@ -108,20 +97,6 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
     for one in arrived:
         signal.raise_signal(one)
-
-
-def members(group: int) -> list[int]:
-    """Return the processes of a group that have not ended; of those that have, only the id is left."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == group and fields[0] not in "ZX":
-                found.append(int(entry.name))
-    return found
 
 
 def _not_found(command: ServerCommand) -> str:

@@ -36,23 +36,26 @@ class HeldSamples:
     kept: list[HeldSample] = field(default_factory=list)
     _per_kept: int = 1
     """How many samples each kept one is the largest of."""
-    _pending: list[HeldSample] = field(default_factory=list)
-    """Samples added since the last one was kept."""
+    _pending: HeldSample | None = None
+    """The largest of the samples added since the last one was kept."""
+    _added: int = 0
+    """How many these are."""
 
     def add(self, sample: HeldSample) -> None:
         """Add a sample; its moment must not be before the last one's."""
-        self._pending.append(sample)
-        if len(self._pending) < self._per_kept:
+        self._pending = sample if self._pending is None else _larger([self._pending, sample])
+        self._added += 1
+        if self._added < self._per_kept:
             return
-        self.kept.append(_larger(self._pending))
-        self._pending = []
+        self.kept.append(self._pending)
+        self._pending, self._added = None, 0
         if len(self.kept) > self.most:
             self.kept = [_larger(self.kept[start : start + 2]) for start in range(0, len(self.kept), 2)]
             self._per_kept *= 2
 
     def all(self) -> list[HeldSample]:
         """Return the kept samples and the largest of the pending ones."""
-        return [*self.kept, *([_larger(self._pending)] if self._pending else [])]
+        return [*self.kept, *([] if self._pending is None else [self._pending])]
 
 
 def _larger(samples: list[HeldSample]) -> HeldSample:

@@ -22,19 +22,22 @@ _REWARD_KV_DIVISOR = 4
 
 
 def allocate_in_process(job: Job, placement: Placement, allocations: dict[Device, DeviceAllocation]) -> None:
-    """Allocate weights, activations and KV caches of all roles; the policy's KV cache gets what is left."""
+    """Allocate weights, activations and KV caches of all roles; the policy's KV cache gets what is left.
+
+    Of a policy that is on servers elsewhere nothing but its tokenizer is allocated.
+    """
     trains_lora = job.update is not None and job.update.method == "lora"
-    libraries = process_line(
-        job.policy, job.reward, job.small_reward, job.embedder, embeds=job.embedder is not None, trains_lora=trains_lora
-    )
+    models = (job.policy, job.reward, job.small_reward, job.embedder)  # The policy's tokenizer is here in any case.
+    libraries = process_line(*models, embeds=job.embedder is not None, trains_lora=trains_lora)
     allocations[placement.host].resident.append(libraries)
-    devices = (placement.policy, placement.reward, placement.embedder)
+    devices = (None if job.policy_elsewhere else placement.policy, placement.reward, placement.embedder)
     for device in dict.fromkeys(device for device in devices if device is not None):
         if device.kind == "cuda":
             allocations[device].resident.append(
                 Line("CUDA context", "runtime", CUDA_CONTEXT_BYTES, "declared", note="this process")
             )
-    _allocate(allocations[placement.policy], "generate", policy_lines(job.policy, job.search))
+    if not job.policy_elsewhere:
+        _allocate(allocations[placement.policy], "generate", policy_lines(job.policy, job.search))
     if job.reward is not None and placement.reward is not None:
         _allocate(allocations[placement.reward], "score", reward_lines(job.reward, job.search))
         if job.small_reward is not None:
@@ -44,12 +47,14 @@ def allocate_in_process(job: Job, placement: Placement, allocations: dict[Device
     if job.reward is not None and placement.reward is not None:
         left = allocations[placement.reward].left_bytes(job.inference_share)
         part = None if left is None else left // _REWARD_KV_DIVISOR
-        if left is not None and placement.reward == placement.policy:
+        if left is not None and placement.reward == placement.policy and not job.policy_elsewhere:
             part = max(0, min(left // _REWARD_KV_DIVISOR, left - policy_kv(job.policy, job.search, 0).needed_bytes))
         caches = [(job.reward, "reward")] + ([] if job.small_reward is None else [(job.small_reward, SMALL)])
         for model, name in caches:
             share = None if part is None else part // len(caches)
             allocations[placement.reward].resident.append(reward_kv(model, job.policy, job.search, share, name))
+    if job.policy_elsewhere:
+        return
     left = allocations[placement.policy].left_bytes(job.inference_share)
     allocations[placement.policy].resident.append(policy_kv(job.policy, job.search, left))
 

@@ -167,6 +167,8 @@ class Job:
     server: str = "sglang"
     host_roles: tuple[str, ...] = ()
     """Roles whose models run in servers of their own on the host."""
+    policy_elsewhere: bool = False
+    """Whether the policy is on servers that are not planned here: of a job inside this process it holds nothing."""
     checks_kv_budgets: bool = True
     """Whether a KV budget must hold prompts of `prompt_tokens`; a search checks its real prompts instead."""
     predicted: dict[str, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from palmette import registry
 from palmette.engine.limits import SORTED_LOGITS
 from palmette.errors import BackendError, BudgetError, ConfigError
 from palmette.planner.advice import refusal
-from palmette.planner.devices import Device, detect_devices, detect_gpus, parse_devices, written_size
+from palmette.planner.devices import Device, detect_devices, detect_gpus, host_of, parse_devices, written_size
 from palmette.planner.job import Job, Model, SearchNeeds, UpdateNeeds
 from palmette.planner.lines import HEAP, HEAP_SHARE, LEARNING, Phase, Plan
 from palmette.planner.models.find_shape import adapter_bytes, find_shape
@@ -170,13 +170,10 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
 def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
     """Raise BudgetError where a search, or training, inside this process cannot fit; return for an unknown shape.
 
-    Nothing is refused for a search with its policy on servers: what is left here, reward model and embedder, is not
-    planned.
+    Where the policy is on servers, what is left here is planned: reward model and embedder.
     Raises ConfigError where GPUs are declared that are not there: the search would run on a CPU that was not planned.
     """
-    if config.policy.is_served and not train:
-        return
-    devices = devices_of(config)
+    devices = _devices_here(config, train=train)
     gpus = [device for device in devices if device.kind == "cuda"]
     if gpus and config.policy.device == "auto" and not detect_gpus():
         host = next((device for device in devices if device.kind == "cpu"), gpus[0])
@@ -189,20 +186,31 @@ def refuse_what_cannot_fit(config: Config, *, train: bool = False) -> None:
         plan = plan_job(job, devices)
     except (ConfigError, BackendError):
         return  # It may still run: not every shape is known. If it cannot, loading it says why.
-    if not plan.fits:
+    is_all_elsewhere = job.policy_elsewhere and job.reward is None and job.embedder is None
+    if not plan.fits and not is_all_elsewhere:
         raise BudgetError(refusal(job, devices, plan))
+
+
+def _devices_here(config: Config, *, train: bool) -> Sequence[Device]:
+    """Return the devices of what runs in this process. Declared GPUs that are not there are those of servers."""
+    devices = devices_of(config)
+    if config.policy.is_served and not train and not detect_gpus():
+        return [device for device in devices if device.kind == "cpu"] or [host_of(devices)]
+    return devices
 
 
 def job_in_process(config: Config, *, train: bool) -> Job:
     """Return the job of a search or of training inside this process, without what only `palmette plan` refuses.
 
-    A reward model on servers holds nothing here. An embedder may be on any device. A KV budget is refused only where it
+    Models on servers hold nothing here. An embedder may be on any device. A KV budget is refused only where it
     cannot hold a first step whatever the prompts are: once the prompts are tokenized, the search itself compares it
     with the longest.
     """
     if config.reward.is_served:
         config = config.model_copy(update={"reward": config.reward.model_copy(update={"model": None})})
     job = job_of(config, train=train, served=False, may_build=False)
+    if config.policy.is_served and not train:
+        job = replace(job, policy_elsewhere=True, search=replace(job.search, kv_budget_bytes=None))
     budgets = [(job.policy, job.search.kv_budget_bytes), (job.reward, job.search.reward_kv_budget_bytes)]
     tokens = [budget // model.kv_token_bytes for model, budget in budgets if model is not None and budget is not None]
     is_hopeless = any(count <= job.search.first_step_tokens for count in tokens)
@@ -213,6 +221,7 @@ def job_in_process(config: Config, *, train: bool) -> Job:
 class PlannedMemory:
     """Bytes planned on the policy's device for each of the meter's phases, and the limit of a declared device.
 
+    Where the policy is on servers it is the device of the reward model, or else of the embedder.
     `returns_blocks`: freed blocks have to go back to the system at once, since there is no room for a heap that keeps
     them.
     """
@@ -225,16 +234,15 @@ class PlannedMemory:
 def planned_memory(config: Config, *, train: bool = False) -> PlannedMemory:
     """Return what a search, or training, in this process is planned to hold.
 
-    Nothing for a model of unknown shape, and for a search with its policy on servers.
+    Nothing for a model of unknown shape, and for a search with all its models on servers.
     """
-    devices = devices_of(config)
-    if config.policy.is_served and not train:
-        return PlannedMemory({})
     try:
-        plan = plan_job(job_in_process(config, train=train), devices)
+        job = job_in_process(config, train=train)
+        plan = plan_job(job, _devices_here(config, train=train))
     except (ConfigError, BackendError):
         return PlannedMemory({})
-    device = next((device for device in plan.devices if "policy" in device.roles), None)
+    here = "policy" if not job.policy_elsewhere else "reward" if job.reward is not None else "embedder"
+    device = next((device for device in plan.devices if here in device.roles), None)
     if device is None:
         return PlannedMemory({})
     planned = {_METER_PHASES[phase.name]: phase.bytes for phase in device.phases if phase.name in _METER_PHASES}

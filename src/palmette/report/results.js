@@ -23,7 +23,8 @@ function withInterval(row, vote) {
 function showTable() {
   const headings = ["strategy", "width", "questions", "one leaf", "best", "majority", "weighted", "any leaf", "best_of_n, same tokens", "tokens", "KV mean", "KV peak", "KV unshared", "seconds"];
   const onServers = rows.some((row) => row.server_hit_share !== null);
-  if (onServers) headings.push("servers' cache hits", "preemptions");
+  if (onServers) headings.push("servers' cache hits", "pre\u00ademptions");
+  byId("table").classList.toggle("wide", onServers);
   const lines = rows.map((row) => [
     row.strategy, String(row.width), count(row.questions),
     share(row.single), ...["best", "majority", "weighted"].map((vote) => withInterval(row, vote)), share(row.any), share(row.bon_same_tokens),

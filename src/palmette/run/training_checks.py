@@ -95,11 +95,6 @@ def _check_served(policy: PolicySettings, train: TrainSettings) -> None:
             "train.method is full, and vLLM takes new weights as adapters: set train.method to lora, or policy.backend "
             "to sglang, or local"
         )
-    if policy.backend == "vllm" and policy.temperature != 1:
-        raise ConfigError(
-            f"policy.temperature is {policy.temperature:g}, and vLLM's log-probabilities are those at 1: set it to 1, "
-            f"or policy.backend to sglang, or local"
-        )
 
 
 def _check_adapter(adapter: str, train: TrainSettings) -> None:

@@ -59,6 +59,12 @@ class TrainedPolicy(TrainedModel):
         # The adapter that training begins with is in the learner, and goes to the servers with the first weights.
         backend = load_backend(settings.model_copy(update={"adapter": None}))
         assert isinstance(backend, ServedBackend)
+        if backend.logprob_temperature != settings.temperature:
+            backend.close()
+            raise ConfigError(
+                f"policy.temperature is {settings.temperature:g}, and the server's log-probabilities are those at "
+                f"{backend.logprob_temperature:g}: start vLLM with --logprobs-mode processed_logprobs, or set it to 1"
+            )
         is_adapter = self._config.train.method == "lora"
         self.published = PublishedWeights(backend, self.save_weights, folder, run, is_adapter=is_adapter)
         return backend

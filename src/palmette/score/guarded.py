@@ -1,13 +1,14 @@
 """Wraps a scorer and an embedder with out-of-memory retry: their work runs in pieces that fit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from palmette.backends.backend import Message
 from palmette.memory.guard import RunPieces
 from palmette.own_parts import name_of
-from palmette.score.scorer import Candidate, Embedder, KeepsPaths, PiecewiseScorer, Scorer
+from palmette.score.scorer import Candidate, Embedder, KeepsPaths, PiecewiseScorer, Scorer, StartsScores
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +40,16 @@ class GuardedScorer:
             if isinstance(self._scorer, PiecewiseScorer):
                 return self._scorer.score_in_pieces(candidates, self._run_pieces)
             return self._scorer.score(candidates)
+
+    def begin(self, candidates: Sequence[Candidate]) -> "Future[list[float]] | None":
+        """Begin to score, where the scorer can do that; see `StartsScores`."""
+        return self._scorer.begin(candidates) if isinstance(self._scorer, StartsScores) else None
+
+    def wait(self, begun: "Collection[Future[list[float]]]") -> None:
+        """Wait until one of these is done; only this time counts as spent on scores."""
+        assert isinstance(self._scorer, StartsScores)
+        with self._phase():
+            self._scorer.wait(begun)
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Have the scorer forget a question, if it keeps any; see `KeepsPaths`."""

@@ -1,6 +1,7 @@
 """The contracts of scorers, which score steps, and of embedders, which turn texts into vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -46,6 +47,20 @@ class PiecewiseScorer(Scorer, GivesUpCache, Protocol):
 
     def score_in_pieces(self, candidates: Sequence[Candidate], run_pieces: RunPieces) -> list[float]:
         """Return the same scores as `score`; the model runs inside `run_pieces`, which may retry a failed piece."""
+
+
+@runtime_checkable
+class StartsScores(Scorer, Protocol):
+    """A scorer that can score while its caller does something else."""
+
+    def begin(self, candidates: Sequence[Candidate]) -> "Future[list[float]] | None":
+        """Begin to score; the future has what `score` returns, and cancelling it gives the scores up.
+
+        None, with nothing begun, where only `score` can be used.
+        """
+
+    def wait(self, begun: "Collection[Future[list[float]]]") -> None:
+        """Wait until one of these is done."""
 
 
 @runtime_checkable

@@ -4,15 +4,16 @@ What passes here can be written as events and read again: numbers are plain and 
 part, what it returned and what is expected; those that a part raises are chained.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NoReturn, get_args
 
-from palmette.backends.backend import Backend, Expansion, Finish, StartsSteps, Step
+from palmette.backends.backend import Backend, Expansion, Finish, Interruptible, StartsSteps, Step
 from palmette.errors import BackendError, ConfigError, RunError
 from palmette.own_parts import finite_number, name_of, shown, telling, whole_number
 from palmette.score.judge import Judge, Verdict
-from palmette.score.scorer import Candidate, KeepsPaths, Scorer
+from palmette.score.scorer import Candidate, KeepsPaths, Scorer, StartsScores
 from palmette.strategy import Children, Frontier, Strategy
 from palmette.tasks.task import Question
 from palmette.units import one_line
@@ -43,18 +44,31 @@ class Flight:
     def __init__(self, backend: StartsSteps) -> None:
         self._backend = backend
         self._asked: dict[tuple[str, int | None], Expansion] = {}
+        self._was_interrupted = False
+
+    def __bool__(self) -> bool:
+        """Return whether steps are in flight."""
+        return bool(self._asked)
+
+    def interrupt(self) -> None:
+        """Have a `finished` that waits, or else the next one, return soon, where the backend can; from any thread."""
+        if isinstance(self._backend, Interruptible):
+            self._was_interrupted = True  # For good: how many returns without a step follow is not known.
+            self._backend.interrupt()
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Have the backend start these steps."""
+        if not expansions:
+            return
         self._asked.update(((expansion.question, expansion.node), expansion) for expansion in expansions)
         with telling("backend", name_of(self._backend), "start", BackendError):
             self._backend.start(expansions)
 
     def finished(self) -> list[tuple[Expansion, Step]]:
-        """Wait for steps; return one or more that were started, each with its expansion and once."""
+        """Wait for steps; return those that are done, each with its expansion and once; none if interrupted."""
         with telling("backend", name_of(self._backend), "finished", BackendError):
             done: list[Any] = list(self._backend.finished())
-        if not done:
+        if not done and not self._was_interrupted:
             told = f"finished returned no step, with {len(self._asked)} in flight"
             _refuse_backend(self._backend, told, "one step or more")
         return [self._landed(pair) for pair in done]
@@ -103,11 +117,30 @@ def calls_of(kind: str, part: Any) -> int:
         raise BackendError(f"{kind} {name_of(part)}: calls is {shown(told)}: expected a whole number") from None
 
 
-def scores_of(scorer: Scorer, candidates: Sequence[Candidate]) -> list[float]:
-    """Return one score for each candidate. Raises BackendError for anything but a number from 0 to 1."""
+def begin_scores(scorer: Scorer, candidates: Sequence[Candidate]) -> "Future[list[float]] | None":
+    """Have the scorer begin; None where it scores only while it is waited for."""
+    if not isinstance(scorer, StartsScores):
+        return None
+    with telling("scorer", name_of(scorer), "begin", BackendError):
+        return scorer.begin(candidates)
+
+
+def wait_for_scores(scorer: StartsScores, begun: "Collection[Future[list[float]]]") -> None:
+    """Wait until one of those that have begun is done."""
+    with telling("scorer", name_of(scorer), "wait", BackendError):
+        scorer.wait(begun)
+
+
+def scores_of(
+    scorer: Scorer, candidates: Sequence[Candidate], begun: "Future[list[float]] | None" = None
+) -> list[float]:
+    """Return one score for each candidate, of `begun` where that is given, which is done.
+
+    Raises BackendError for anything but a number from 0 to 1.
+    """
     name = name_of(scorer)
     with telling("scorer", name, "score", BackendError):
-        found: list[Any] = list(scorer.score(candidates))
+        found: list[Any] = list(scorer.score(candidates) if begun is None else begun.result())
     if len(found) != len(candidates):
         raise BackendError(
             f"scorer {name} returned {len(found)} scores for {len(candidates)} steps: it has to give one each"

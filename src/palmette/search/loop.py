@@ -1,18 +1,19 @@
 """The search loop: a question's wave is expanded, scored and followed by the next, whatever the other questions do."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from palmette.backends.backend import Backend, Expansion, Step
 from palmette.backends.blocking import as_started
 from palmette.errors import ConfigError
-from palmette.score.scorer import Candidate, Scorer
+from palmette.score.scorer import Scorer
 from palmette.search.answer import aggregate_scores
-from palmette.search.checked import Flight, children_of, forget, prompt_of, scores_of
+from palmette.search.checked import Flight, children_of, forget, prompt_of
 from palmette.search.cluster import Clusterer
 from palmette.search.expansions import handles_of_branch, next_of_branch, of_wave
 from palmette.search.growth import Growth, Limits, Observer
+from palmette.search.scoring import Scoring
 from palmette.settings import Aggregate
 from palmette.strategy import Frontier, Strategy
 from palmette.tasks.task import Question
@@ -34,7 +35,8 @@ def search(
     """Search every question; yield the state of each one when its tree does not grow any more.
 
     Up to `limits.questions_in_flight` questions are searched at once; when one ends, the next one starts. A question
-    goes on when all steps of its wave are generated. All waves that are complete at that moment are scored in one call.
+    goes on when all steps of its wave are generated and scored. All waves that are complete at that moment are scored
+    in one call; where the scorer can begin and be asked later, other questions go on meanwhile.
     Branches of an independent strategy do not wait for each other, unless a room limits them together: their steps are
     added to the tree in the order of waves all the same, so no tree depends on what is done first.
 
@@ -46,6 +48,7 @@ def search(
     is_independent = strategy.independent and limits.room is None
     waiting = iter(questions)
     growing: dict[str, Growth] = {}
+    scoring = Scoring(scorer, flight.interrupt)
     try:
         while True:
             for question in islice(waiting, limits.questions_in_flight - len(growing)):
@@ -54,22 +57,18 @@ def search(
                 _ask(growth, flight, of_wave(growth, limits, seed))
             if not growing:
                 return
-            while not (ready := [growth for growth in growing.values() if growth.wave_is_complete()]):
-                following: list[Expansion] = []
-                for expansion, step in flight.finished():
-                    growth = growing[expansion.question]
-                    growth.steps[_handle(expansion)] = step
-                    if is_independent:
-                        following += _go_on(growth, flight, expansion, step, limits, seed)
-                if following:
-                    flight.start(following)
-            added = [_add_wave(growth) for growth in ready]
-            if scorer is not None:
-                _score(ready, added, scorer)
+            waves = scoring.finished()
+            while not waves:
+                complete = [each for each in growing.values() if each not in scoring and each.wave_is_complete()]
+                is_idle = not complete and not flight and len(scoring) > 0
+                if complete:
+                    scoring.start([(growth, _add_wave(growth)) for growth in complete])
+                elif not is_idle:
+                    flight.start(_landed(growing, flight, limits, seed, is_independent=is_independent))
+                waves = scoring.finished(wait=is_idle)
             observer.wave_grown(list(growing.values()))
-            frontiers = [
-                _frontier(growth, nodes, limits, aggregate) for growth, nodes in zip(ready, added, strict=True)
-            ]
+            ready, added = [growth for growth, _ in waves], [nodes for _, nodes in waves]
+            frontiers = [_frontier(growth, nodes, limits, aggregate) for growth, nodes in waves]
             if clusterer is not None:
                 _cluster(ready, frontiers, clusterer)
             for growth, frontier, nodes in zip(ready, frontiers, added, strict=True):
@@ -86,6 +85,7 @@ def search(
                 else:
                     _ask(growth, flight, of_wave(growth, limits, seed))
     finally:
+        scoring.close()
         for growth in growing.values():
             if growth.cached:
                 flight.release(growth.question, sorted(growth.cached))
@@ -106,6 +106,19 @@ def _ask(growth: Growth, flight: Flight, expansions: Sequence[Expansion]) -> Non
     growth.cached.update(handle for _, handle in growth.awaited)  # Released also if `start` fails halfway.
     if expansions:
         flight.start(expansions)
+
+
+def _landed(
+    growing: Mapping[str, Growth], flight: Flight, limits: Limits, seed: int, *, is_independent: bool
+) -> list[Expansion]:
+    """Wait for steps and give them to their questions; return what follows on branches that grow by themselves."""
+    following: list[Expansion] = []
+    for expansion, step in flight.finished():
+        growth = growing[expansion.question]
+        growth.steps[_handle(expansion)] = step
+        if is_independent:
+            following += _go_on(growth, flight, expansion, step, limits, seed)
+    return following
 
 
 def _go_on(growth: Growth, flight: Flight, done: Expansion, step: Step, limits: Limits, seed: int) -> list[Expansion]:
@@ -135,17 +148,6 @@ def _add_wave(growth: Growth) -> list[Node]:
         growth.handles.append(handle)
     growth.kv.append(growth.tree.kv_counts(node.id for node in nodes))
     return nodes
-
-
-def _score(growing: Sequence[Growth], added: Sequence[Sequence[Node]], scorer: Scorer) -> None:
-    nodes, candidates = [], []
-    for growth, new in zip(growing, added, strict=True):
-        for node in new:
-            steps = tuple(step.text for step in growth.tree.steps(node.id))
-            candidates.append(Candidate(growth.question.messages, steps, node.finished, growth.question.text))
-            nodes.append(node)
-    for node, score in zip(nodes, scores_of(scorer, candidates), strict=True):
-        node.score = score
 
 
 def _frontier(growth: Growth, added: Sequence[Node], limits: Limits, aggregate: Aggregate) -> Frontier | None:

@@ -22,7 +22,7 @@ class Bounds:
     """Requests that wait for a place; further ones are told to come again."""
     wait_seconds: float = 30.0
     """How long a request waits for a place before it is told to come again."""
-    drain_seconds: float = 60.0
-    """How long searches under way may go on after SIGTERM."""
+    drain_seconds: float = 20.0
+    """How long searches under way may go on after SIGTERM. Most supervisors kill after 30 seconds."""
     kept_trees: int = 64
     """Trees whose pages can be opened, the newest."""

@@ -153,7 +153,7 @@ class Gateway:
         choices = choices_of(result, job.settings, ask.n, ask.stops, plain=plain, whole=whole)
         job.follow(choices[0].leaf)
         logprobs = [self._logprobs(result, choice) for choice in choices] if ask.logprobs else []
-        usage = Usage(prompt_tokens, result.tokens, 0 if plain else result.tokens)
+        usage = Usage(prompt_tokens, result.tokens, 0 if plain else result.tokens, job.seat.cached_tokens)
         return result, Found(choices, [running.told_of(result, choice) for choice in choices], logprobs, usage)
 
     def _logprobs(self, result: SearchResult, choice: Choice) -> Logprobs:

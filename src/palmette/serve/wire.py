@@ -40,11 +40,15 @@ def _token(text: str, logprob: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts: `completion` is all that was generated, pruned branches too; of it `reasoning` is not content."""
+    """Token counts: `completion` is all that was generated, pruned branches too; of it `reasoning` is not content.
+
+    `cached` of the prompt were in the KV cache when the search began, of another search that had the same beginning.
+    """
 
     prompt: int
     completion: int
     reasoning: int
+    cached: int = 0
 
     def values(self) -> dict[str, Any]:
         """Return them as JSON values."""
@@ -52,7 +56,7 @@ class Usage:
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         }
 

@@ -1,4 +1,9 @@
-"""Runs in the worker process: forks a child behind walls for every snippet and passes on what the child returns."""
+"""Runs in the worker process: has a child behind walls run each snippet, and passes on what the child returns.
+
+Of 100 ms that a snippet for torch would take on a busy machine, its own code takes 2: forking a process that has torch
+loaded takes 10, its first operations copy pages for 30 to 80, and its end takes 20 to 80. So children wait for snippets
+with all that done, and end after their reply was passed on.
+"""
 
 import contextlib
 import gc
@@ -8,6 +13,7 @@ import resource
 import select
 import signal
 import time
+from collections import deque
 from typing import Any
 
 from palmette.agents.formulas.snippet import run_snippet
@@ -18,6 +24,8 @@ LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
 _PIPE = 0
 _MORE_MEMORY_BYTES = 2**30
+_WAITING = 2
+"""Children that wait for snippets: one is asked while the next one gets ready."""
 
 
 def main(*, with_torch: bool) -> None:
@@ -27,6 +35,7 @@ def main(*, with_torch: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import numpy  # noqa: F401 - loaded once, for all children
 
+    torch: Any = None
     if with_torch:
         import torch
 
@@ -36,8 +45,9 @@ def main(*, with_torch: bool) -> None:
     gc.collect()
     gc.freeze()
     _send(replies, json.dumps({"walls": walls}).encode())
-    while (request := _receive(0)) is not None:
-        _send(replies, _in_child({**json.loads(request), "torch": with_torch}))
+    children = _Children(torch)
+    while children.fill() and (request := _receive(0)) is not None:
+        _send(replies, children.ask({**json.loads(request), "torch": with_torch}))
 
 
 def _first_operations(torch: Any) -> None:
@@ -49,40 +59,81 @@ def _first_operations(torch: Any) -> None:
     torch.stack([chosen.squeeze(-1), chosen.squeeze(-1)]).detach().double().sum()
 
 
-def _in_child(request: dict[str, Any]) -> bytes:
-    """Return what a fork of this process makes of a request: JSON of it, or of what is wrong."""
-    heard, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _be_child(request, told)
-    os.close(told)
-    until = time.monotonic() + request["seconds"]
-    try:
-        said = _until_end(heard, until)
-    finally:
+class _Child:
+    """A fork of this process that waits for one snippet."""
+
+    def __init__(self, torch: Any) -> None:
+        heard, self._asked = os.pipe()
+        self._replies, told = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _be_child(torch, heard, told)
         os.close(heard)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    if said is None:
-        return json.dumps({"error": f"it did not end within {request['seconds']:g} s"}).encode()
-    return said or json.dumps({"error": "it ended the process, or used too much memory"}).encode()
+        os.close(told)
+
+    def ask(self, request: dict[str, Any]) -> bytes:
+        """Return what the child makes of a request: JSON of it, or of what is wrong."""
+        until = time.monotonic() + request["seconds"]
+        with contextlib.suppress(BrokenPipeError):  # Whoever has ended replies nothing.
+            _send(self._asked, json.dumps(request).encode())
+        said = _reply(self._replies, until)
+        if said is None:
+            return json.dumps({"error": f"it did not end within {request['seconds']:g} s"}).encode()
+        return said or json.dumps({"error": "it ended the process, or used too much memory"}).encode()
+
+    def end(self) -> None:
+        """Kill it and wait until it is gone."""
+        os.close(self._asked)
+        os.close(self._replies)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
 
 
-def _be_child(request: dict[str, Any], told: int) -> None:
-    """Go behind the walls, run the snippet, write what it returns, end. Does not return."""
+class _Children:
+    """Children that wait, and those that have replied. `torch` is the module where it is loaded."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._waiting: deque[_Child] = deque()
+        self._done: list[_Child] = []
+
+    def ask(self, request: dict[str, Any]) -> bytes:
+        """Have the child that has waited longest run a snippet."""
+        child = self._waiting.popleft()
+        self._done.append(child)
+        return child.ask(request)
+
+    def fill(self) -> bool:
+        """End those that have replied and fork others, unless a request is there and somebody who waits for it."""
+        while not (self._waiting and _is_readable(0)):
+            if self._done:
+                self._done.pop().end()
+            elif len(self._waiting) < _WAITING:
+                self._waiting.append(_Child(self._torch))
+            else:
+                break
+        return True
+
+
+def _be_child(torch: Any, heard: int, told: int) -> None:
+    """Wait for a snippet, go behind the walls, run it, write what it returns, end. Does not return."""
     try:
+        with contextlib.suppress(OSError):
+            kernel.die_with_parent(signal.SIGKILL)
+        os.dup2(heard, 2)  # Both are beyond 2: 0 to 2 are open.
         os.dup2(told, _PIPE)
+        os.closerange(3, limits.OPEN_FILES)
+        if torch is not None:
+            _first_operations(torch)
+        request = json.loads(_receive(2) or b"")
         os.closerange(_PIPE + 1, limits.OPEN_FILES)
         limits.limit_check(request["seconds"])
         with contextlib.suppress(OSError, ValueError):
             most = _held_bytes() + _MORE_MEMORY_BYTES
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
         with contextlib.suppress(OSError):
-            kernel.die_with_parent(signal.SIGKILL)
             seccomp.enter(_PIPE)
-        answer = json.dumps(_ran(request)).encode()[:MOST_BYTES]
-        while answer:
-            answer = answer[os.write(_PIPE, answer) :]
+        _send(_PIPE, json.dumps(_ran(request)).encode()[:MOST_BYTES])
         os._exit(0)
     finally:
         os._exit(1)
@@ -106,18 +157,28 @@ def _ran(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": wrong}
 
 
-def _until_end(pipe: int, until: float) -> bytes | None:
+def _is_readable(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _reply(pipe: int, until: float) -> bytes | None:
+    """Return a message as `_send` writes it, empty if its writer has ended before; None where it takes too long.
+
+    The end of the pipe is not waited for: it comes when the memory of the writer is torn down.
+    """
     said = b""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    while len(said) < MOST_BYTES:
+    while len(said) < LENGTH_BYTES or len(said) < LENGTH_BYTES + int.from_bytes(said[:LENGTH_BYTES], "big"):
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             return None
         piece = os.read(pipe, 1 << 16)
-        if not piece:
-            break
+        if not piece or len(said) > MOST_BYTES + LENGTH_BYTES:
+            return b""
         said += piece
-    return said
+    return said[LENGTH_BYTES:]
 
 
 def _send(pipe: int, message: bytes) -> None:

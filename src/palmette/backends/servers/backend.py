@@ -148,6 +148,11 @@ class ServedBackend:
         return [self._loop.wait_for(self._dialect.metrics(client)) for client in self._clients]
 
     @property
+    def logprob_temperature(self) -> float:
+        """The temperature of the log-probabilities that servers return for the policy's own settings."""
+        return self._dialect.logprob_temperature(None)
+
+    @property
     def stale_steps(self) -> int:
         """Steps so far that a server wrote with other weights than those of `use_weights`."""
         return self._writer.stale_steps

@@ -27,7 +27,7 @@ _PASSING = (429, 502, 503, 504)
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.25
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 30.0  # Of 2,000 connections at once a server takes the last ones late.
 _IDLE_SECONDS = 3.0  # vLLM closes connections that are idle for 5 s: one should not be used at that moment.
 _HEALTH_SECONDS = 30.0
 _MOST_ANSWER_BYTES = 64 * 2**20

@@ -37,12 +37,14 @@ class Request:
 class Written:
     """What a server wrote: its tokens, with the one that made it stop, and a log-probability for each.
 
-    `version` names the weights that it was written with, None where the server does not tell.
+    `version` names the weights that it was written with, and `cached_tokens` of the prompt were in its cache; each None
+    where the server does not tell.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
     version: str | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class StepWriter:
         tokens: list[int] = []
         logprobs: list[float] = []
         is_stale = False
+        cached: int | None = None
         async with self._places:
             while True:
                 begun = len(tokens)
@@ -53,6 +54,7 @@ class StepWriter:
                     )
                 weights = getattr(self._dialect, "weights", None)
                 is_stale |= weights is not None and written.version not in (None, weights.name)
+                cached = written.cached_tokens if not begun else cached
                 tokens += written.tokens
                 logprobs += written.logprobs
                 for count in range(begun + 1, len(tokens) + 1):
@@ -61,7 +63,7 @@ class StepWriter:
                         finish, text = ending
                         self.stale_steps += is_stale
                         temperature = self._dialect.logprob_temperature(expansion.temperature)
-                        return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature)
+                        return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature, cached)
 
 
 def _seed(seed: int, place: int) -> int:

@@ -1,8 +1,8 @@
 """Scores steps by a reward model on servers: the rows of a wave are in flight at once, without a thread each."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from weakref import finalize
 
@@ -58,11 +58,11 @@ class ServedScorer:
         rows.prompts.clear()
         self._pool = Pool(self._clients, meet, return_seconds=return_seconds)
         self._places = asyncio.Semaphore(in_flight)
-        self._loop = LoopThread(self._clients)
-        self.close = finalize(self, self._loop.close)  # A scorer that is dropped ends its thread too.
+        self.loop = LoopThread(self._clients)
+        self.close = finalize(self, self.loop.close)  # A scorer that is dropped ends its thread too.
         """Gives up all requests and closes all connections. Safe to call twice."""
         try:
-            limits = self._loop.wait_for(_meet_all(meet, self._clients))
+            limits = self.loop.wait_for(_meet_all(meet, self._clients))
         except BaseException:
             self.close()
             raise
@@ -90,13 +90,17 @@ class ServedScorer:
         return waited(self.begin(candidates))
 
     def begin(self, candidates: Sequence[Candidate]) -> "Future[list[float]]":
-        """Have the servers score; the future has what `score` returns."""
+        """Have the servers score; see `StartsScores`."""
         rows = self._rows.of(candidates)
         by_question: dict[str, dict[Row, None]] = {}
         for candidate, row in zip(candidates, rows, strict=True):
             if self._is_asked(row):
                 by_question.setdefault(str(prompt_key(candidate.messages)), {})[row] = None
-        return self._loop.begin(self._scores(rows, by_question))
+        return self.loop.begin(self._scores(rows, by_question))
+
+    def wait(self, begun: "Collection[Future[list[float]]]") -> None:
+        """Wait until one of these is done; see `StartsScores`."""
+        wait(begun, return_when=FIRST_COMPLETED)
 
     def _is_asked(self, row: Row) -> bool:
         return self._fits(row) and bool(row.step_tokens or not self._skips_empty)
@@ -141,6 +145,7 @@ class ServedGain:
 
     def __init__(self, large: ServedScorer, small: ServedScorer) -> None:
         self._scorers = (large, small)
+        self._loop = large.loop
         self.notices = (*large.notices, *small.notices)
 
     @property
@@ -165,12 +170,26 @@ class ServedGain:
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score for each candidate, in order; both models are asked at the same time."""
+        return waited(self.begin(candidates))
+
+    def begin(self, candidates: Sequence[Candidate]) -> "Future[list[float]]":
+        """Have the servers of both models score; see `StartsScores`."""
         large, small = [scorer.begin(candidates) for scorer in self._scorers]
-        try:
-            return [gain(one, other) for one, other in zip(waited(large), waited(small), strict=True)]
-        finally:
-            large.cancel()
-            small.cancel()
+        return self._loop.begin(_gained(large, small))
+
+    def wait(self, begun: "Collection[Future[list[float]]]") -> None:
+        """Wait until one of these is done; see `StartsScores`."""
+        wait(begun, return_when=FIRST_COMPLETED)
+
+
+async def _gained(large: "Future[list[float]]", small: "Future[list[float]]") -> list[float]:
+    """Return what the larger model expects more than the smaller one. Where one fails the other is given up."""
+    both = [asyncio.wrap_future(large), asyncio.wrap_future(small)]
+    try:
+        return [gain(one, other) for one, other in zip(*await asyncio.gather(*both), strict=True)]
+    finally:
+        for each in both:
+            each.cancel()
 
 
 def waited(scores: "Future[list[float]]") -> list[float]:

@@ -10,6 +10,8 @@ from palmette.serve.bounds import Bounds
 from palmette.serve.refusals import ApiError
 
 _FIRST_SECONDS, _LONGEST_RETRY = 2.0, 60
+_RESTART_SECONDS = 10
+"""When to come again to a gateway that is being stopped: what stops it may start it again."""
 _WEIGHT = 0.2
 """Of the newest search in the mean of how long searches take."""
 
@@ -34,6 +36,7 @@ class Admission:
         self._places: set[Place] = set()
         self._line: deque[tuple[int, asyncio.Future[Place]]] = deque()
         self._mean_seconds = _FIRST_SECONDS
+        self._is_closed = False
 
     @property
     def taken_tokens(self) -> int:
@@ -54,8 +57,10 @@ class Admission:
         """Return a place for a tree of at most so many KV tokens, which has to be left again; waits in line for it.
 
         Raises ApiError 429, with the seconds after which a place should be free, where the line is full or the wait is
-        too long.
+        too long; 503 once nobody is let in any more.
         """
+        if self._is_closed:
+            raise _stopping()
         if not self._line and self._fits(kv_tokens):
             return self._take(kv_tokens)
         if len(self._line) >= self._bounds.waiting:
@@ -66,16 +71,23 @@ class Admission:
         try:
             return await asyncio.wait_for(asyncio.shield(future), self._bounds.wait_seconds)
         except (asyncio.TimeoutError, asyncio.CancelledError) as error:
-            if future.done():  # Let in at the very moment.
+            if future.done() and future.exception() is None:  # Let in at the very moment.
                 if isinstance(error, asyncio.TimeoutError):
                     return future.result()
                 self._places.discard(future.result())
-            else:
+            elif not future.done():
                 self._line.remove(entry)
             self._let_in()
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise self._busy(kv_tokens) from None
+
+    def close(self) -> None:
+        """Let nobody in any more; those in line are told so."""
+        self._is_closed = True
+        while self._line:
+            _, future = self._line.popleft()
+            future.set_exception(_stopping())
 
     def leave(self, place: Place) -> None:
         """Free a place, after the search has ended and its KV is free."""
@@ -113,3 +125,7 @@ class Admission:
             "rate_limit_exceeded",
             seconds,
         )
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the gateway is being stopped", None, "unavailable", _RESTART_SECONDS)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from palmette.events import Event
-from palmette.score.judge import Judge
+from palmette.own_parts import name_of
+from palmette.score.judge import Judge, Verdict
 from palmette.search.cluster import Clusterer
 from palmette.search.growth import Growth, Limits
 from palmette.search.loop import search
@@ -85,7 +86,7 @@ class SearchJob:
         finally:
             self.engine.leave(self.seat).result()
         with self.judging:
-            return judge_tree(growth, self.judge, self.settings)
+            return judge_tree(growth, _JudgeWhileOpen(self.judge, self.seat), self.settings)
 
     def follow(self, leaf: int) -> None:
         """Tell what is missing for the reasoning to end with the path to the elected leaf."""
@@ -95,6 +96,30 @@ class SearchJob:
     def give_up(self) -> None:
         """End the search soon; safe to call from any thread, and after the search has ended."""
         self.seat.give_up(GivenUpError("the client has gone"))
+
+
+class _JudgeWhileOpen:
+    """A judge that asks another one, as long as the search was not given up: some answers take seconds to read."""
+
+    def __init__(self, judge: Judge, seat: Seat) -> None:
+        self._judge, self._seat = judge, seat
+        self.by_answer = judge.by_answer
+        self.part_name = name_of(judge)
+
+    def extract(self, solution: str) -> str | None:
+        """Return the answer of a solution; see `Judge`."""
+        self._seat.check_open()
+        return self._judge.extract(solution)
+
+    def canonical(self, answer: str) -> str:
+        """Return an answer's normal form; see `Judge`."""
+        self._seat.check_open()
+        return self._judge.canonical(answer)
+
+    def verdict(self, question: Question, solution: str, answer: str | None) -> Verdict:
+        """Return the verdict on a solution; see `Judge`."""
+        self._seat.check_open()
+        return self._judge.verdict(question, solution, answer)
 
 
 class _Told(Recorder):

@@ -51,6 +51,7 @@ class Seat:
         self.nodes: set[int] = set()
         """Nodes that the engine may keep something for; read and written by its thread alone."""
         self._prompt = prompt
+        self._cached: list[int] = []
         self._deadline = deadline
         self._sampling: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
         self._stops = tuple(stops)
@@ -61,9 +62,22 @@ class Seat:
         self._error: Exception | None = None
 
     @property
+    def cached_tokens(self) -> int:
+        """How much of the prompt was cached before the search: the least that was told of a first step.
+
+        Of several requests to a server the later ones find what the first of them left. 0 where nobody tells.
+        """
+        return min(self._cached, default=0)
+
+    @property
     def is_open(self) -> bool:
         """Whether the search goes on."""
         return self._error is None
+
+    def check_open(self) -> None:
+        """Raise the error that the search was given up with, if it was."""
+        if self._error is not None:
+            raise self._error
 
     def give_up(self, error: Exception) -> None:
         """Have the search end with this error as soon as it asks for something; safe to call from any thread."""
@@ -80,8 +94,7 @@ class Seat:
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Have these steps generated; see `StartsSteps`."""
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         for each in expansions:
             self._asked[each.node] = each
         self._engine.start(self, [replace(each, question=self.name, **self._sampling) for each in expansions])
@@ -102,8 +115,7 @@ class Seat:
 
     def score(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score for each candidate; see `Scorer`."""
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         return self._engine.score(candidates)
 
     def forget(self, messages: Sequence[Message]) -> None:
@@ -111,8 +123,7 @@ class Seat:
         self._engine.forget(messages)
 
     def _next(self, *, wait: bool) -> tuple[Expansion, Step] | None:
-        if self._error is not None:
-            raise self._error
+        self.check_open()
         left = self._deadline - monotonic()
         if left <= 0:
             raise TimeIsUpError("the time of the request is up")
@@ -129,6 +140,8 @@ class Seat:
     def _read(self, expansion: Expansion, step: Step) -> tuple[Expansion, Step]:
         """Return a step with the expansion that the search knows, ended where a stop ends in it."""
         asked = self._asked.pop(expansion.node)
+        if asked.parent == 0 and step.cached_tokens is not None:
+            self._cached.append(min(step.cached_tokens, len(self._prompt)))
         if self._stops and asked.node is not None:
             text = self._tails.get(asked.parent, "") + step.text
             self._tails[asked.node] = text[-max(map(len, self._stops)) :]

@@ -163,7 +163,7 @@ class SharedEngine:
             self._watch.backend.release(seat.name, held)
 
     def _score_together(self) -> None:
-        asked, self._unscored = self._unscored, []
+        asked, self._unscored = [one for one in self._unscored if not self._begun(*one)], []
         if len(asked) > 1:
             with suppress(Exception):  # One of them is at fault: each is scored alone and told its own error.
                 self._score([candidate for candidates, _ in asked for candidate in candidates], asked)
@@ -173,6 +173,18 @@ class SharedEngine:
                 self._score(one[0], [one])
             except Exception as error:  # noqa: BLE001  # Raised where the scores are waited for.
                 one[1].set_exception(error)
+
+    def _begun(self, candidates: Sequence[Candidate], scores: "Future[list[float]]") -> bool:
+        """Have the scorer begin, where it can while steps are generated; return whether it has."""
+        assert self._watch.scorer is not None
+        try:
+            begun = self._watch.scorer.begin(candidates)
+        except Exception as error:  # noqa: BLE001  # Raised where the scores are waited for.
+            scores.set_exception(error)
+            return True
+        if begun is not None:
+            begun.add_done_callback(lambda done: _pass_on(done, scores))
+        return begun is not None
 
     def _score(
         self, candidates: Sequence[Candidate], asked: Sequence[tuple[Sequence[Candidate], "Future[list[float]]"]]
@@ -201,6 +213,13 @@ class SharedEngine:
             seat.give_up(over)
         for _, future in self._unscored:
             future.set_exception(over)
+
+
+def _pass_on(done: "Future[list[float]]", to: "Future[list[float]]") -> None:
+    try:
+        to.set_result(done.result())
+    except BaseException as error:  # noqa: BLE001  # Raised where the scores are waited for.
+        to.set_exception(error)
 
 
 def _as_backend_error(error: Exception) -> Exception:

@@ -64,7 +64,7 @@ def listen(gateway: Gateway, host: str, port: int, key: str | None) -> None:
         ws="none",
         http="h11",
     )
-    server = _Server(config)
+    server = _Server(config, gateway)
     signal.signal(signal.SIGTERM, _leave)  # uvicorn ends as asked, then raises the signal again.
     server.run()
     if not server.started:
@@ -72,7 +72,16 @@ def listen(gateway: Gateway, host: str, port: int, key: str | None) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Says where it listens once it does; lets no request in any more once it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Let searches that are under way end, and no others begin."""
+        self._gateway.admission.close()
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: Any = None) -> None:
         """Open the port."""
