@@ -28,7 +28,7 @@ def cluster(held: Path) -> Iterator[Any]:
     os.environ.update(told)
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+    node: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
     started = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         started.add_node(**node)

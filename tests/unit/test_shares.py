@@ -100,8 +100,8 @@ def test_a_worker_is_given_what_the_plan_counts_unless_told_else() -> None:
     assert planned.cpus == 1 and planned.memory_bytes > 100 * 2**20
     told = demand_of(load_config(None, {"scale.workers": 2, "scale.worker_cpus": 3, "scale.worker_memory": "2GiB"}))
     assert told == Demand(3, 0, 2 * GIB)
-    served = {"policy.backend": "vllm", "policy.address": "http://127.0.0.1:1", "scale.workers": 2}
-    assert demand_of(load_config(None, served)).memory_bytes == 0
+    served = {"policy.backend": "vllm", "policy.address": "http://127.0.0.1:1", "reward.model": None}
+    assert demand_of(load_config(None, {**served, "scale.workers": 2})).memory_bytes == 0
 
 
 def test_idle_gpus_are_told_of() -> None:

@@ -17,8 +17,8 @@ def own_cores() -> int:
 def demand_of(config: Config) -> Demand:
     """Return what one worker needs.
 
-    Memory is what the plan counts for a search in one process; nothing where models are on GPUs or on servers, or
-    where their shape is not known.
+    Memory is what the plan counts for a search in one process; nothing where models are on GPUs, all of them on
+    servers, or of unknown shape.
     """
     scale = config.scale
     cpus = scale.worker_cpus
