@@ -53,7 +53,7 @@ def plan_cluster(search: Job, train: Job | None, cluster: Cluster, bandwidths: B
     """Return the plan of a search, or of training if `train` is given; `ClusterPlan.plan.fits` says whether it fits.
 
     A worker gets the fewest devices of one node that its search fits. As many ranks learn as the update needs, at least
-    a quarter of all devices where that leaves a worker; a learner of more than one node takes whole nodes.
+    a quarter of all devices where that leaves a worker; a learner of more than one node takes whole and half nodes.
     """
     count, worker = _worker(search, cluster)
     if train is None or not worker.fits:
@@ -125,9 +125,10 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def _rank_counts(cluster: Cluster) -> list[int]:
-    """Return how many ranks a learner may have: a part of a node, or whole nodes."""
+    """Return how many ranks a learner may have: a part of a node, or whole and half nodes."""
     each = len(cluster.gpus)
-    return [*_powers(each - 1), *(nodes * each for nodes in range(1, cluster.nodes + 1))]
+    half = max(1, each // 2)
+    return [*_powers(each - 1), *range(each, cluster.devices + 1, half)]
 
 
 def _room(cluster: Cluster, ranks: int, count: int) -> int:
