@@ -53,6 +53,8 @@ def simulate(
     from palmette.report.simulation import simulation_table, simulation_values, summary_lines, write_csv, write_page
     from palmette.simulate.measured import read_learner, read_search, with_updates
     from palmette.simulate.scaling import bend, curve, draw, measured_costs, setup_of, sizes, with_workers
+    from palmette.simulate.setup import other_routing, read_routing
+    from palmette.simulate.work import read_run
 
     _check(
         ("--questions", questions, 1, _MOST_QUESTIONS), ("--workers", workers, 1, _MOST_WORKERS),
@@ -61,18 +63,17 @@ def simulate(
         ("--in-flight", in_flight, 1, 65_536), ("--dispatch", dispatch, 0, 3600),
         ("--failures", failures, 0, 1e6), ("--repair", repair, 0, 1e9),
     )  # fmt: skip
-    if routing not in ("affine", "spread"):
-        raise ConfigError(f"--routing {routing}: choose affine or spread")
     if (devices is None) == (workers is None):
         raise ConfigError("give --devices, like '16 nodes x 8x80GiB', or --workers, like 1000")
     recorded = read_search(run)
     planned_ranks, moved, learner = 1, 0.0, None
     if devices is not None:
-        workers, per_node, planned_ranks, moved = _placed(recorded.config, devices, train=train is not None)
+        config = recorded.config if train is None else read_run(train).config
+        workers, per_node, planned_ranks, moved = _placed(config, devices, train=train is not None)
     assert workers is not None
     setup = setup_of(recorded)
     setup = replace(
-        setup, in_flight=in_flight or setup.in_flight, routing=routing, dispatch_seconds=dispatch,
+        setup, in_flight=in_flight or setup.in_flight, routing=read_routing(routing), dispatch_seconds=dispatch,
         failures_per_hour=failures, repair_seconds=repair,
     )  # fmt: skip
     if train is not None:
@@ -85,15 +86,15 @@ def simulate(
         drawn, [with_workers(setup, count, per_node) for count in sizes(workers)], costs, seed=seed, learner=learner
     )
     bent = bend(points)
-    other = "spread" if routing == "affine" else "affine"
-    routed = curve(drawn, [replace(bent.setup, routing=other)], costs, seed=seed, learner=learner)[0]
+    routed = replace(bent.setup, routing=other_routing(bent.setup.routing))
+    [routed_point] = curve(drawn, [routed], costs, seed=seed, learner=learner)
     if csv is not None:
         write_csv(points, csv)
-    lines = summary_lines(points, bent, routed, costs, len(recorded.questions))
+    lines = summary_lines(points, bent, routed_point, costs, len(recorded.questions))
     if page is not None:
         write_page(points, bent, lines, page)
     if as_json:
-        print(json.dumps(simulation_values(points, bent, routed, costs), indent=2))
+        print(json.dumps(simulation_values(points, bent, routed_point, costs), indent=2))
         return
     console = Console() if sys.stdout.isatty() else Console(width=160)
     console.print(simulation_table(points))

@@ -3,7 +3,23 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from palmette.errors import ConfigError
+
 Routing = Literal["affine", "spread"]
+ROUTINGS: tuple[Routing, Routing] = ("affine", "spread")
+
+
+def read_routing(text: str) -> Routing:
+    """Return the routing of this name. Raises ConfigError for any other."""
+    for routing in ROUTINGS:
+        if text == routing:
+            return routing
+    raise ConfigError(f"routing {text!r}: choose {' or '.join(ROUTINGS)}")
+
+
+def other_routing(routing: Routing) -> Routing:
+    """Return the one that this one is not."""
+    return "spread" if routing == "affine" else "affine"
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,8 @@ def question_of(prompt_tokens: int, nodes: Sequence[NodeRecord], *, independent:
 
     `independent` branches run through without waiting: their wave has the tokens of each whole branch.
     """
-    path, depth, parents = {0: (0,)}, {0: 0}, {node.parent for node in nodes}
+    path: dict[int, tuple[int, ...]] = {0: (0,)}
+    depth, parents = {0: 0}, {node.parent for node in nodes}
     length = {0: prompt_tokens, **{node.id: len(node.tokens) for node in nodes}}
     for node in nodes:
         path[node.id], depth[node.id] = (*path[node.parent], node.id), depth[node.parent] + 1
