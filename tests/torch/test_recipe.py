@@ -2,12 +2,17 @@ import random
 from itertools import islice
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from palmette.tasks import ladder
+from palmette.tasks.words.generate import problems
+from palmette.tasks.words.solution import solve
 from palmette.train.supervised.measures import auc
+from recipes import words
 from recipes.seedling.rows import labeled, solutions
 from recipes.seedling.untrained import new_policy
+from recipes.seedling_words.alphabet import alike, alphabet
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:
@@ -61,3 +66,45 @@ def test_rows_are_training_problems_with_their_solutions_and_the_same_for_the_sa
 def test_the_untrained_policy_depends_on_its_seed_alone(tokenizer: PreTrainedTokenizerFast) -> None:
     weights = [new_policy(tokenizer, seed).model.embed_tokens.weight for seed in (0, 0, 1)]
     assert weights[0].equal(weights[1]) and not weights[0].equal(weights[2])
+
+
+PROBLEM = "Tom has 7 pens. Mia has 5 more coins than Tom has pens. How many coins does Mia have?\nGo step by step."
+FIRST = "Mia has 5 more coins than Tom has pens: Tom has 7 pens, so Mia has 7+5=12 coins.\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "finished", "labels", "ends"),
+    [
+        ([FIRST, "Answer: 12"], True, [True, True], True),
+        ([FIRST.replace("12", "13"), "Answer: 13"], True, [False, False], True),
+        ([FIRST, "Answer: 1"], False, [True], False),  # Cut at the limit in the middle of a line.
+        ([FIRST, "\n", "Answer: 12"], True, [True], False),  # Nothing can be said of an empty line.
+    ],
+)
+def test_lines_of_word_problems_are_labeled_by_the_checker(
+    lines: list[str], finished: bool, labels: list[bool], ends: bool
+) -> None:
+    row = words.labeled([{"role": "user", "content": PROBLEM}], lines, finished=finished)
+    assert row is not None
+    assert (row["labels"], row["finished"], len(row["completions"])) == (labels, ends, len(labels))
+
+
+def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
+    tokenizer = alphabet()
+    for problem in islice(problems(3, "train", 0), 20):
+        text = "\n".join((problem.text, *solve(problem, random.Random(0), quoting=True)))
+        tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.unk_token_id not in tokens and tokenizer.decode(tokens) == text
+    assert tokenizer.tokenize("Amy has 12*4=48 books.") == ["Amy", " has", " 12", "*", "4", "=", "48", " books", "."]
+    asked = tokenizer.apply_chat_template([{"role": "user", "content": PROBLEM}], tokenize=False)
+    assert asked == f"<bos>{PROBLEM.splitlines()[0]}\n"
+
+
+def test_words_with_and_without_a_space_begin_alike() -> None:
+    tokenizer = alphabet()
+    policy = new_policy(tokenizer, 0)
+    alike(policy, tokenizer)
+    weights, places = policy.get_input_embeddings().weight, tokenizer.get_vocab()
+    near = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Mia"]], dim=0)
+    far = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Tom"]], dim=0)
+    assert near > 0.9 and abs(far) < 0.5

@@ -1,7 +1,7 @@
 """The checker of word problems: right lines, wrong lines at exactly their place, and text that is neither."""
 
 import random
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -40,12 +40,13 @@ Answer: 29"""
 
 @pytest.mark.parametrize("grade", GRADES)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_every_reference_solution_is_right_in_every_line(grade: int, split: Split) -> None:
+@pytest.mark.parametrize("quoting", [False, True])
+def test_every_reference_solution_is_right_in_every_line(grade: int, split: Split, quoting: bool) -> None:
     generator = random.Random(grade)
     for problem in islice(problems(grade, split, 5), 60):
         for _ in range(3):
             state = start(problem)
-            lines = solve(problem, generator)
+            lines = solve(problem, generator, quoting=quoting)
             assert len(lines) == steps_left(problem, state) == problem.steps + 1
             for place, line in enumerate(lines, start=1):
                 check, state = check_line(problem, state, line)
@@ -72,17 +73,43 @@ def test_every_wording_of_every_step_is_right_and_stays_so_in_other_case_and_spa
 
 
 @pytest.mark.parametrize("grade", GRADES)
-def test_every_mistake_is_found_at_exactly_its_line(grade: int) -> None:
+@pytest.mark.parametrize("quoting", [False, True])
+def test_every_mistake_is_found_at_exactly_its_line(grade: int, quoting: bool) -> None:
     generator = random.Random(grade)
     found = set()
     for problem in islice(problems(grade, "train", 7), 150):
-        for wrong in wrong_solutions(problem, generator):
+        for wrong in wrong_solutions(problem, generator, quoting):
             verdicts = [check.verdict for check in check_solution(problem, "\n".join(wrong.lines))]
             assert verdicts[: wrong.place] == ["yes"] * wrong.place, (problem.text, wrong)
             assert verdicts[wrong.place] == "no", (problem.text, wrong)
             assert verdicts[-1] != "yes"
             found.add(wrong.mistake)
     assert found == set(MISTAKES)
+
+
+def test_quoting_lines_begin_with_the_fact_they_use_and_mostly_go_on_from_the_line_before() -> None:
+    generator = random.Random(0)
+    following, possible = 0, 0
+    for problem in islice(problems(3, "train", 9), 200):
+        told = {sentence.strip() for sentence in problem.text.split(".")}
+        last: Quantity | None = None
+        for line in solve(problem, generator, quoting=True)[:-1]:
+            said = read_line(line)
+            assert said is not None
+            if said.target is None:
+                continue
+            assert line.partition(":")[0] in told and said.quoted == problem.by_target[said.target]
+            following += last in operands_of(problem, said.target)
+            possible += 1
+            last = said.target
+    plain = [random_order(problem, generator) for problem in islice(problems(3, "train", 9), 200)]
+    by_chance = sum(
+        one in operands_of(problem, other)
+        for problem, order in zip(problems(3, "train", 9), plain, strict=False)
+        for one, other in pairwise(order)
+        if other is not None
+    )
+    assert 1.15 * by_chance < following < possible
 
 
 def test_after_a_mistake_the_lines_that_do_not_depend_on_it_are_right_and_the_others_wrong() -> None:
@@ -148,6 +175,17 @@ def test_what_is_missing_and_how_many_lines_are_left() -> None:
         (0, "Answer: 30", "no", "another answer"),
         (0, "", "unclear", "not a sentence"),
         (0, "Mia has 007+5=1,2 coins.", "unclear", "not a sentence"),
+        (0, "Mia has 5 more coins than Tom has pens: Tom has 7 pens, so Mia has 7+5=12 coins.", "yes", "follows"),
+        (0, "Add 5 to the pens of Tom to get the coins of Mia: Mia has 7+5=12 coins.", "yes", "follows"),
+        (0, "Mia has 5 more coins than Tom has pens: Mia has 7+5=13 coins.", "no", "wrong arithmetic"),
+        (0, "Mia has 4 more coins than Tom has pens: Mia has 7+5=12 coins.", "no", "not in the facts"),
+        (0, "Mia has 5 fewer coins than Tom has pens: Mia has 7+5=12 coins.", "no", "not in the facts"),
+        (0, "Tom has 7 pens: Mia has 7+5=12 coins.", "no", "another quantity"),
+        (0, "Tom has 7 pens: Tom has 7 pens.", "yes", "known"),
+        (0, "Mia has 5 more coins than Tom has pens: The total is 17+12=29.", "no", "another quantity"),
+        (0, "Mia has 5 more coins than Tom has pens: Answer: 29", "unclear", "not a sentence"),
+        (0, "Tom has 7 pens: Tom has 7 pens: Mia has 7+5=12 coins.", "unclear", "not a sentence"),
+        (0, "Mia has 5 more coins than Tom has pens:", "unclear", "not a sentence"),
         (1, "Mia has 7+5=12 coins.", "yes", "follows"),
         (1, "Mia has 12 coins.", "yes", "known"),
         (1, "The farm has 2/12=6 boxes.", "no", "wrong arithmetic"),

@@ -29,8 +29,9 @@ def rows_of(path: Path, *flags: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_rows_of_solutions_are_read_by_sft_and_are_right(tmp_path: Path) -> None:
-    rows_of(tmp_path / "sft.jsonl", "--rows", "24", "--grades", "1,3,2", "--seed", "4")
+@pytest.mark.parametrize("flags", [(), ("--quoting",), ("--plain", "--quoting")])
+def test_rows_of_solutions_are_read_by_sft_and_are_right(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    rows_of(tmp_path / "sft.jsonl", "--rows", "24", "--grades", "1,3,2", "--seed", "4", *flags)
     read = list(read_conversations(tmp_path / "sft.jsonl"))
     assert len(read) == 24
     steps = []
@@ -45,8 +46,11 @@ def test_rows_of_solutions_are_read_by_sft_and_are_right(tmp_path: Path) -> None
     )
 
 
-def test_rows_of_labels_are_read_by_train_prm_and_agree_with_the_checker(tmp_path: Path) -> None:
-    rows_of(tmp_path / "prm.jsonl", "--kind", "prm", "--rows", "30", "--grades", "2", "--split", "test")
+@pytest.mark.parametrize("flags", [(), ("--quoting",)])
+def test_rows_of_labels_are_read_by_train_prm_and_agree_with_the_checker(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    rows_of(tmp_path / "prm.jsonl", "--kind", "prm", "--rows", "30", "--grades", "2", "--split", "test", *flags)
     read = list(read_labeled_steps(tmp_path / "prm.jsonl"))
     assert len(read) == 30
     for row in read:

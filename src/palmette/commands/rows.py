@@ -25,6 +25,9 @@ def rows(
         typer.Option(help="Solutions of each question: right ones (sft, 1), wrong ones (prm, 2).", min=1, max=64),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One wording for each kind of sentence (sft).")] = False,
+    quoting: Annotated[
+        bool, typer.Option("--quoting", help="Each step begins with the fact it uses: FACT: CALCULATION.")
+    ] = False,
     prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
 ) -> None:
     """Write rows to train on: solutions of the task words, right ones or also wrong ones with labels."""
@@ -43,7 +46,10 @@ def rows(
     if plain and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
     asked = _grades(grades), cast("Split", split), seed, form
-    made = solution_rows(*asked, solutions or 1, plain) if kind == "sft" else labeled_rows(*asked, solutions or 2)
+    if kind == "sft":
+        made = solution_rows(*asked, solutions or 1, plain, quoting)
+    else:
+        made = labeled_rows(*asked, solutions or 2, quoting)
     _write(file, islice(made, count))
     print(f"{count} rows in {file}")
 

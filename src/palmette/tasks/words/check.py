@@ -56,6 +56,10 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
     said = read_line(line)
     if said is None:
         return Check("unclear", "not a sentence of a solution"), state
+    if said.quoted is not None and said.quoted not in problem.facts:
+        return Check("no", "quotes what is not in the facts"), state
+    if said.quoted is not None and said.target != said.quoted.target:
+        return Check("no", "calculates another quantity than the fact it quotes"), state
     if said.kind == "value":
         return _check_value(problem, state, said)
     if said.kind == "answer":

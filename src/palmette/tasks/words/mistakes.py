@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from palmette.tasks.words.problem import SIGNS, Problem, Quantity, calculate
-from palmette.tasks.words.solution import operands_of, random_order, step_of
+from palmette.tasks.words.solution import GOES_ON, operands_of, quote, random_order, step_of
 from palmette.tasks.words.telling import Step, tell_answer, tell_step
 
 Mistake = Literal["slip", "operand", "unneeded", "relation", "skipped"]
@@ -29,16 +29,16 @@ class WrongSolution:
     mistake: Mistake
 
 
-def wrong_solutions(problem: Problem, generator: random.Random) -> Iterator[WrongSolution]:
+def wrong_solutions(problem: Problem, generator: random.Random, quoting: bool = False) -> Iterator[WrongSolution]:
     """Yield a wrong solution for each kind of mistake that can be made in this problem, the kinds in random order.
 
     The lines after a mistake go on from its result, as somebody writes who has not noticed.
     """
     for mistake in generator.sample(MISTAKES, len(MISTAKES)):
-        order = random_order(problem, generator)
+        order = random_order(problem, generator, GOES_ON if quoting else 0.0)
         if mistake == "skipped":
             if len(order) > 1:
-                yield _skip(problem, order, generator)
+                yield _skip(problem, order, generator, quoting)
             continue
         for place in generator.sample(range(len(order)), len(order)):
             known = [quantity for quantity in order[:place] if quantity is not None]
@@ -46,7 +46,7 @@ def wrong_solutions(problem: Problem, generator: random.Random) -> Iterator[Wron
             right = step_of(problem, order[place], problem.values)
             step = mistaken_step(mistake, problem, right, known, generator)
             if step is not None:
-                yield WrongSolution(_go_on(problem, order, place, step, generator), place, mistake)
+                yield WrongSolution(_go_on(problem, order, place, step, generator, quoting), place, mistake)
                 break
 
 
@@ -92,7 +92,12 @@ def _other_relation(step: Step) -> Step | None:
 
 
 def _go_on(
-    problem: Problem, order: Sequence[Quantity | None], place: int, mistaken: Step, generator: random.Random
+    problem: Problem,
+    order: Sequence[Quantity | None],
+    place: int,
+    mistaken: Step,
+    generator: random.Random,
+    quoting: bool,
 ) -> tuple[str, ...]:
     """Return the lines of a solution in which one step is replaced, and later ones are calculated from its result."""
     values = dict(problem.values)
@@ -103,14 +108,15 @@ def _go_on(
         if quantity is not None:
             values[quantity] = step.result
         result = step.result
-        lines.append(tell_step(generator, step))
+        lines.append(tell_step(generator, step, quoted=quote(problem, step, quoting)))
     return (*lines, tell_answer(result))
 
 
-def _skip(problem: Problem, order: Sequence[Quantity | None], generator: random.Random) -> WrongSolution:
+def _skip(problem: Problem, order: Sequence[Quantity | None], generator: random.Random, quoting: bool) -> WrongSolution:
     """Leave out a line and go on as if it had been there: the first line that uses its result is the wrong one."""
     skipped = generator.randrange(len(order) - 1)
-    lines = [tell_step(generator, step_of(problem, quantity, problem.values)) for quantity in order]
+    steps = [step_of(problem, quantity, problem.values) for quantity in order]
+    lines = [tell_step(generator, step, quoted=quote(problem, step, quoting)) for step in steps]
     user = next(at for at, quantity in enumerate(order) if order[skipped] in operands_of(problem, quantity))
     del lines[skipped]
     return WrongSolution((*lines, tell_answer(problem.answer)), user - 1, "skipped")

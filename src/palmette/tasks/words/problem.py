@@ -67,6 +67,12 @@ class Problem:
         return {fact.target: fact for fact in self.facts}
 
     @cached_property
+    def sentences(self) -> dict[Quantity, str]:
+        """The sentence of the text, without its full stop, that defines each quantity."""
+        told = (sentence.strip() for sentence in self.text.split("."))
+        return {fact.target: sentence for fact, sentence in zip(self.facts, told, strict=False)}
+
+    @cached_property
     def values(self) -> dict[Quantity, int]:
         """The value of every quantity, operands before what is made of them."""
         found: dict[Quantity, int] = {}

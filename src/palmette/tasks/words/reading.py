@@ -1,7 +1,7 @@
 """Reads the sentences of questions and solutions: the text of a problem, and one line of a solution."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from palmette.tasks.words import wordings
@@ -33,7 +33,8 @@ class Line:
     """What a line of a solution says.
 
     `value`: the target has this result, by an equation, or by none if it only states it. `total` and `gap`: what is
-    asked. `answer`: the last line. `claims` is the kind of relation that only this wording speaks of.
+    asked. `answer`: the last line. `claims` is the kind of relation that only this wording speaks of. `quoted` is the
+    fact that the line begins with.
     """
 
     kind: LineKind
@@ -42,6 +43,7 @@ class Line:
     target: Quantity | None = None
     named: tuple[Named, ...] = ()
     claims: str | None = None
+    quoted: Fact | None = None
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,23 @@ _LINES = Forms[_Told](_line_forms())
 
 
 def read_line(line: str) -> Line | None:
-    """Return what a line says, or None if it is no sentence of a solution."""
+    """Return what a line says, or None if it is no sentence of a solution: a calculation, or FACT: CALCULATION."""
     found = _LINES.read(line)
     if found is None:
-        return None
+        return _read_quoting(line)
     told, slots = found
     equation: Equation | None = slots.get("e") or slots.get("l")
     result = slots.get("c", slots.get("n", equation.result if equation else None))
     assert isinstance(result, int), "every form has a result"
     target = Quantity(slots["X"], slots["x"]) if told.kind == "value" else None
     return Line(told.kind, result, equation, target, _named(slots), told.claims)
+
+
+def _read_quoting(line: str) -> Line | None:
+    quoted, mark, rest = line.partition(":")
+    fact = _FACTS.read(quoted) if mark else None
+    said = read_line(rest) if fact is not None and ":" not in rest else None
+    return None if said is None or said.kind == "answer" else replace(said, quoted=_fact(quoted))
 
 
 def _named(slots: dict[str, Any]) -> tuple[Named, ...]:

@@ -26,27 +26,33 @@ def distinct_problems(grade: int, split: Split, seed: int, plain: bool = False) 
 
 
 def solution_rows(
-    grades: Sequence[int], split: Split, seed: int, form: Format, solutions: int = 1, plain: bool = False
+    grades: Sequence[int],
+    split: Split,
+    seed: int,
+    form: Format,
+    solutions: int = 1,
+    plain: bool = False,
+    quoting: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of prompt and completion without end: so many right solutions to each question, grades in turn.
 
     No solution of a question comes twice, so that short ones in `plain` words may have fewer.
     """
     for problem, generator in _questions(grades, split, seed, plain):
-        for lines in dict.fromkeys(solve(problem, generator, plain) for _ in range(solutions)):
+        for lines in dict.fromkeys(solve(problem, generator, plain, quoting) for _ in range(solutions)):
             yield {"prompt": list(form.messages(problem.text)), "completion": "\n".join(lines)}
 
 
 def labeled_rows(
-    grades: Sequence[int], split: Split, seed: int, form: Format, wrong: int = 2
+    grades: Sequence[int], split: Split, seed: int, form: Format, wrong: int = 2, quoting: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield rows in TRL's format without end: to each question a right solution and up to so many wrong ones.
 
     A step's label is true if the checker says that it follows.
     """
     for problem, generator in _questions(grades, split, seed):
-        written = [solve(problem, generator)]
-        written += [solution.lines for solution in islice(wrong_solutions(problem, generator), wrong)]
+        written = [solve(problem, generator, quoting=quoting)]
+        written += [solution.lines for solution in islice(wrong_solutions(problem, generator, quoting), wrong)]
         for lines in written:
             labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(lines))]
             yield {"prompt": list(form.messages(problem.text)), "completions": list(lines), "labels": labels}

@@ -8,7 +8,7 @@ from typing import Any
 
 from palmette.tasks.words import wordings
 from palmette.tasks.words.forms import fill, slots_of
-from palmette.tasks.words.lexicon import CONTAINERS
+from palmette.tasks.words.lexicon import CONTAINERS, PEOPLE
 from palmette.tasks.words.problem import SIGNS, Ask, Fact, Quantity
 
 _SLOTS = (("X", "x"), ("Y", "y"), ("Z", "z"))
@@ -44,9 +44,13 @@ def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
     return fill(_chosen(generator, forms, plain), _slots(ask.quantities))
 
 
-def tell_step(generator: random.Random, step: Step, plain: bool = False) -> str:
-    """Return a line of a solution."""
-    return _chosen(generator, _lines(step, wordings.TOLD[step.kind]), plain)
+def tell_step(generator: random.Random, step: Step, plain: bool = False, quoted: str | None = None) -> str:
+    """Return a line of a solution; with a fact to be `quoted` the line begins with it: FACT: CALCULATION."""
+    if quoted is None:
+        return _chosen(generator, _lines(step, wordings.TOLD[step.kind]), plain)
+    line = _chosen(generator, _lines(step, wordings.QUOTED[step.kind]), plain)
+    is_name = line.split()[0] in PEOPLE
+    return f"{quoted}: {line if is_name else line[0].lower() + line[1:]}"
 
 
 def all_lines(step: Step) -> list[str]:

@@ -8,7 +8,7 @@ calculated, then all operands with their values, so that each word is found in t
 model learns that much sooner. The first form of each kind that fits is the plain one.
 """
 
-from palmette.tasks.words.problem import AskKind, FactKind
+from palmette.tasks.words.problem import SIGNS, AskKind, FactKind
 
 FACTS: dict[FactKind, tuple[str, ...]] = {
     "given": (
@@ -143,28 +143,34 @@ _ANY = (
     "Now {e}, so {X} has {c} {x}.",
     "{X} has {l} {x}, that is {c}.",
 )
-_FROM_ONE = (
-    "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
+_QUOTED_FROM_ONE = (
     "{Y} has {a} {y}, so {X} has {e} {x}.",
+    "The {y} of {Y} are {a}, so the {x} of {X} are {e}.",
     "With {a} {y} of {Y} we get {e} {x} for {X}.",
-    "The {y} of {Y} are {a}, so {X} has {e} {x}.",
     "With {a} {y} of {Y}, the {x} of {X} are {e}.",
+    "{Y} has {a} {y}, that makes {e} {x} for {X}.",
+)
+_QUOTED_FROM_TWO = (
+    "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
+    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
+    "With {a} {y} of {Y} and {b} {z} of {Z} we get {e} {x} for {X}.",
+    "With {a} {y} of {Y} and {b} {z} of {Z}, the {x} of {X} are {e}.",
+    "From {a} {y} of {Y} and {b} {z} of {Z} we find {e} {x} for {X}.",
+)
+_FROM_ONE = (
+    *_QUOTED_FROM_ONE,
+    "The {y} of {Y} are {a}, so {X} has {e} {x}.",
     "For the {x} of {X} we take the {a} {y} of {Y} and get {e}.",
     "To get the {x} of {X}, we take {a} {y} of {Y}, that makes {e}.",
-    "{Y} has {a} {y}, that makes {e} {x} for {X}.",
     "From {a} {y} of {Y} we find {e} {x} for {X}.",
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
-    "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so the {x} of {X} are {e}.",
-    "{Y} has {a} {y} and {Z} has {b} {z}, so {X} has {e} {x}.",
+    *_QUOTED_FROM_TWO,
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
     "From {Y} and {Z} we find {e} {x} for {X}.",
     "Then {a} {y} and {b} {z} make {e} {x} for {X}.",
     "The {y} of {Y} are {a} and the {z} of {Z} are {b}, so {X} has {e} {x}.",
-    "With {a} {y} of {Y} and {b} {z} of {Z} we get {e} {x} for {X}.",
-    "With {a} {y} of {Y} and {b} {z} of {Z}, the {x} of {X} are {e}.",
-    "From {a} {y} of {Y} and {b} {z} of {Z} we find {e} {x} for {X}.",
     "For the {x} of {X} we take the {a} {y} of {Y} and the {b} {z} of {Z} and get {e}.",
     "To get the {x} of {X}, we take {a} {y} of {Y} and {b} {z} of {Z}, that makes {e}.",
 )
@@ -254,6 +260,11 @@ TOLD: dict[str, tuple[str, ...]] = {
     for kind, forms in STEPS.items()
 }
 """Those of them that solutions are told in."""
+
+QUOTED: dict[str, tuple[str, ...]] = {
+    kind: _QUOTED_FROM_TWO if kind in ("sum", "difference") else _QUOTED_FROM_ONE for kind in SIGNS
+}
+"""Those that follow a fact which is quoted, so that all of a line but its result is found by what stands before."""
 
 ANSWER = "Answer: {c}"
 """The last line of a solution."""

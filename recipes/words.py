@@ -1,0 +1,43 @@
+"""What the recipes for `words` have in common: rows by `palmette rows`, and a policy's own solutions with labels."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from palmette import SearchResult
+from palmette.backends.backend import Message
+from palmette.tasks.words.check import check_solution
+from palmette.tasks.words.reading import read_problem
+
+
+def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int) -> Path:
+    """Write rows of solutions that quote their facts, unless they are there; return the path."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        given = ["--grades", grades, "--rows", str(count), "--seed", str(seed), "--quoting", *flags]
+        subprocess.run([sys.executable, "-m", "palmette", "rows", str(path), *given], check=True)
+    return path
+
+
+def labeled(messages: Sequence[Message], lines: Sequence[str], *, finished: bool) -> dict[str, Any] | None:
+    """Return a solution as a row of `palmette train-prm`: a step is right if the checker says that it follows.
+
+    None if it has no whole line. The row ends before an empty line, and before the last line of one that was cut.
+    """
+    whole = [line.rstrip("\n") for line in (lines if finished else lines[:-1])]
+    told = whole[: whole.index("")] if "" in whole else whole
+    if not told:
+        return None
+    problem = read_problem(messages[-1]["content"].split("\n")[0])
+    labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(told))]
+    ends = finished and len(told) == len(whole)
+    return {"prompt": [dict(message) for message in messages], "completions": told, "labels": labels, "finished": ends}
+
+
+def labels_of(result: SearchResult) -> dict[str, Any] | None:
+    """Return the first solution of a search as a row with labels."""
+    leaf = result.leaves[0]
+    lines = [step.text for step in result.tree.steps(leaf.id)]
+    return labeled(result.question.messages, lines, finished=leaf.finished)
