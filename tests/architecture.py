@@ -14,6 +14,7 @@ ROOMS = (
     "run",
     "report",
     "launch",
+    "simulate",
     "planner",
     "train",
     "search",
