@@ -3,12 +3,12 @@
 import argparse
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from palmette.run.row_models import ADAPTER
 from recipes.commands import command, last_checkpoint
 from recipes.sapling.ship import ship
+from recipes.words import write_rows
 
 SEED = 0
 BASE = "smollm2-135m"
@@ -38,26 +38,17 @@ def main() -> None:
     runs, settings = options.runs, SFT
     for number, (grades, count, schedule) in enumerate(STAGES, 1):
         data, out = runs / f"stage-{number}.jsonl", runs / f"stage-{number}"
-        write(data, "sft", grades, max(4, round(count * options.share)), solutions=4, seed=number)
+        write_rows(data, grades, max(4, round(count * options.share)), "--solutions", "4", seed=number)
         train("sft", data, out, {**settings, "train.schedule": schedule})
         settings = {**SFT, "policy.adapter": last_checkpoint(out)}
     policy = last_checkpoint(runs / f"stage-{len(STAGES)}")
     steps = runs / "steps.jsonl"
-    write(steps, "prm", "1,2", max(20, round(options.labeled * options.share)), solutions=3, seed=len(STAGES) + 1)
+    labeled = max(20, round(options.labeled * options.share))
+    write_rows(steps, "1,2", labeled, "--kind", "prm", "--solutions", "3", seed=len(STAGES) + 1)
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
     ship(policy, BASE, options.out / "sapling")
     ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)
-
-
-def write(path: Path, kind: str, grades: str, count: int, *, solutions: int, seed: int) -> None:
-    """Write rows unless they are there."""
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = {"kind": kind, "grades": grades, "rows": count, "solutions": solutions, "seed": seed}
-    given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-    subprocess.run([sys.executable, "-m", "palmette", "rows", str(path), *given], check=True)
 
 
 def train(kind: str, data: Path, out: Path, settings: dict[str, object]) -> None:
