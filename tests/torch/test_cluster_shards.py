@@ -1,6 +1,7 @@
 """The planned shards of a rank against FSDP2's own, and against a whole model counted tensor by tensor."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from palmette.planner.cluster.rank_sizes import layer_parameters, root_parameters, sharded_parameters
 from palmette.planner.models.shape import read_shape
 
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": 515, "hidden_size": 48, "intermediate_size": 100, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }  # fmt: skip

@@ -28,9 +28,7 @@ UPDATE = UpdateNeeds(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["16 nodes x 8x80GiB", "16 Nodes X 8x80GiB", "16 nodes of 8x80GiB"]
-)
+@pytest.mark.parametrize("text", ["16 nodes x 8x80GiB", "16 Nodes X 8x80GiB", "16 nodes of 8x80GiB"])
 def test_a_cluster_is_read_as_people_write_it(text: str) -> None:
     cluster = parse_cluster(text)
     assert is_cluster(text)
