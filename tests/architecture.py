@@ -15,6 +15,7 @@ ROOMS = (
     "report",
     "launch",
     "scale",
+    "simulate",
     "planner",
     "train",
     "search",

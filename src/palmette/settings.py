@@ -288,6 +288,8 @@ class MemorySettings(Settings):
     prompt_tokens: int = Field(256, ge=1, le=_LARGEST_COUNT)
     kv_holds: Literal["path", "width"] = "path"
     any_embed_device: bool = False
+    link_bandwidth: Annotated[Any, AfterValidator(_amount_of_memory)] = "25GB"
+    network_bandwidth: Annotated[Any, AfterValidator(_amount_of_memory)] = "12.5GB"
     guard: bool = True
     reclaim_least: Annotated[Any, AfterValidator(_amount_of_memory)] = "1GiB"
     sample_seconds: float = Field(0.1, ge=0.001, le=3600)

@@ -17,6 +17,7 @@ from palmette.commands.report import report
 from palmette.commands.rows import rows
 from palmette.commands.search import search
 from palmette.commands.serve import serve
+from palmette.commands.simulate import simulate
 from palmette.commands.sweep import demo, sweep
 from palmette.commands.training.sft import sft
 from palmette.commands.training.train import train
@@ -33,8 +34,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    search, plan, up, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins, grade, doctor,
-    mcp,
+    search, plan, simulate, up, sweep, demo, serve, train, sft, train_prm, evaluate, rows, report, models, plugins,
+    grade, doctor, mcp,
 ):  # fmt: skip
     app.command()(command)
 

@@ -15,6 +15,8 @@ from palmette.units import one_line_path
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from palmette.report.cluster_plan import ClusterMemoryPlan
+    from palmette.report.memory_plan import MemoryPlan
     from palmette.settings import Config
 
 _PIPED_COLUMNS = 160
@@ -81,11 +83,7 @@ def show_plan(
     config: "Config", *, train: bool, server: str | None, predict: bool, as_json: bool, page: Path | None
 ) -> None:
     """Show what a run would hold, device by device; raise BudgetError where it does not fit."""
-    from palmette.report.memory_plan import plan_config
-
-    predicted, notes = _predicted(config) if predict else ({}, ())
-    planned = plan_config(config, train=train, server=server, predicted=predicted)
-    planned = replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *notes)))
+    planned = _planned(config, train=train, server=server, predict=predict)
     if page is not None:
         planned.write_html(page)
     if as_json:
@@ -96,6 +94,23 @@ def show_plan(
             print(f"page    {one_line_path(page)}")
     if planned.refusal is not None:
         raise BudgetError(planned.refusal)
+
+
+def _planned(config: "Config", *, train: bool, server: str | None, predict: bool) -> "MemoryPlan | ClusterMemoryPlan":
+    """Return the plan for one machine, or for a cluster where the devices declare nodes."""
+    from palmette.planner.cluster.nodes import is_cluster
+
+    if is_cluster(config.memory.devices):
+        from palmette.report.cluster_plan import plan_cluster_config
+
+        if predict:
+            raise ConfigError("--predict runs the update of one machine: leave it out for a cluster")
+        return plan_cluster_config(config, train=train, server=server)
+    from palmette.report.memory_plan import plan_config
+
+    predicted, notes = _predicted(config) if predict else ({}, ())
+    planned = plan_config(config, train=train, server=server, predicted=predicted)
+    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *notes)))
 
 
 def _wide_console() -> "Console":

@@ -50,6 +50,11 @@ def parse_devices(text: str) -> tuple[Device, ...]:
 
     Raises ConfigError where the text cannot be read.
     """
+    if "node" in text.lower():
+        raise ConfigError(
+            f"devices {text[:80]!r} are a cluster, which palmette plan can plan; here write those of one machine, like "
+            f"'2x24GiB'"
+        )
     gpus: list[Device] = []
     host: Device | None = None
     for part in text.split(","):

@@ -26,7 +26,7 @@ PORTS = {"policy": 30000, "reward": 30020}
 KV_BLOCK_TOKENS = 16
 """Tokens of one block of vLLM's KV cache on a GPU; SGLang's default page has one."""
 
-_COMMUNICATION_BYTES = 512 * 2**20
+COMMUNICATION_BYTES = 512 * 2**20
 """What NCCL and the servers' own all-reduce take of each GPU that a model is cut for. Not measured here."""
 
 _GRAPH_SHARE = 0.01
@@ -204,7 +204,7 @@ def _stored_as(model: Model) -> str:
 
 def context_bytes(model: Model) -> int:
     """Return what a server's process takes of each GPU beside the model: CUDA, and buffers to talk to other GPUs."""
-    return CUDA_CONTEXT_BYTES + (_COMMUNICATION_BYTES if model.shards > 1 else 0)
+    return CUDA_CONTEXT_BYTES + (COMMUNICATION_BYTES if model.shards > 1 else 0)
 
 
 def context_length(model: Model, search: SearchNeeds) -> int:

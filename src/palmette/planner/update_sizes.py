@@ -12,6 +12,9 @@ BACKWARD_BYTES = 40 * 2**20
 """Code pages and scratch memory that the libraries load in the first backward pass, 8 to 14 MiB and once 30; and small
 blocks of rollouts and samples that a training run leaves scattered over the heap, 10 to 25 MiB."""
 
+IN_FLIGHT = "gradients in flight"
+"""The holder of gradients that are not accumulated yet."""
+
 _MASK_BYTES = 128
 """Bytes of a token in the masks of attention on a trie: one for each slot of its block."""
 
@@ -160,7 +163,7 @@ def _at_the_embedding(model: Model, update: UpdateNeeds) -> list[Line]:
         return []
     size = model.shape.vocabulary * model.shape.hidden * model.number_bytes
     copies = 3 if model.shape.tied else 1
-    return [Line("gradients in flight", "gradients", copies * size, note="the embedding's and the head's")]
+    return [Line(IN_FLIGHT, "gradients", copies * size, note="the embedding's and the head's")]
 
 
 def _layer_bytes(model: Model, update: UpdateNeeds) -> int:
@@ -262,7 +265,7 @@ def _head_gradient(model: Model, update: UpdateNeeds) -> list[Line]:
     parameters = model.shape.vocabulary * model.shape.hidden
     size = parameters * FLOAT_BYTES
     size += parameters * model.number_bytes if model.number_bytes < FLOAT_BYTES else 0
-    return [Line("gradients in flight", "gradients", size, note="the head's, before it is accumulated")]
+    return [Line(IN_FLIGHT, "gradients", size, note="the head's, before it is accumulated")]
 
 
 def reference_lines(model: Model, *, same_device: bool) -> tuple[list[Line], list[Line]]:

@@ -12,7 +12,7 @@ _COLORS = {
     "logits": "#6f4bb8", "embedder": "#3d8fc4", "reference": "#4f7f3a", "runtime": "#6d6d6d", "margin": "#b9beb8",
 }  # fmt: skip
 _LEFT, _WIDTH, _BAR, _STEP, _LETTER = 90, 760, 30, 58, 6.6
-_STYLE = (
+STYLE = (
     "body{margin:0;background:#fbfaf7;color:#1c231f;font:15px/1.5 system-ui,sans-serif}"
     "main{max-width:980px;margin:0 auto;padding:36px 28px}h1,h2{font-family:ui-serif,Georgia,serif;font-weight:600}"
     "h1{font-size:1.8rem;margin:0 0 4px}h2{font-size:1.2rem;margin:34px 0 2px}p,li{color:#5f6862;max-width:86ch}"
@@ -92,7 +92,7 @@ def plan_page(plan: Plan) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>palmette plan</title>'
-        f"<style>{_STYLE}</style></head><body><main><h1>Memory plan of {what}: {verdict}</h1>"
+        f"<style>{STYLE}</style></head><body><main><h1>Memory plan of {what}: {verdict}</h1>"
         f"{plan_section(plan)}{remarks}<h2>Rules</h2><ul>{rules}</ul>{commands}</main></body></html>\n"
     )
 

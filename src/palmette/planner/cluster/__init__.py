@@ -1,0 +1,1 @@
+"""Plans for several machines: who rolls out, who learns, what a rank holds, what moves between them."""

@@ -1,0 +1,132 @@
+"""What the questions of a recorded search were made of: steps by wave, their lengths, the prefixes that they share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from palmette.config import recorded_config
+from palmette.errors import RunError
+from palmette.event_log import FILE_NAME, read_events
+from palmette.events import (
+    Event,
+    NodeRecord,
+    Occupancy,
+    QuestionFinished,
+    QuestionStarted,
+    RunStarted,
+    Session,
+    UpdateDone,
+    WaveDone,
+)
+from palmette.settings import Config
+
+
+@dataclass(frozen=True)
+class Wave:
+    """The steps of one wave by their tokens.
+
+    `prefixes` are the tokens of the path that each continues, `held_tokens` those of all paths, shared ones once.
+    """
+
+    steps: tuple[int, ...]
+    prefixes: tuple[int, ...]
+    held_tokens: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """The work of one question, wave after wave. Branches that do not wait for each other are one wave."""
+
+    prompt_tokens: int
+    waves: tuple[Wave, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps."""
+        return sum(sum(wave.steps) for wave in self.waves)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has."""
+        return sum(len(wave.steps) for wave in self.waves)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run's events tell: its config, finished questions in the order they began, and what time was spent on."""
+
+    config: Config
+    questions: tuple[Question, ...]
+    sessions: tuple[Session, ...] = ()
+    occupancies: tuple[Occupancy, ...] = ()
+    updates: tuple[UpdateDone, ...] = ()
+
+
+@dataclass
+class _Growing:
+    started: QuestionStarted
+    nodes: list[NodeRecord] = field(default_factory=list)
+    finished: bool = False
+
+
+def read_run(folder: Path) -> Recorded:
+    """Return what a run's folder holds. Raises RunError for a folder without events."""
+    events = read_events(folder)
+    first = next(events, None)
+    if not isinstance(first, RunStarted):
+        raise RunError(f"{folder / FILE_NAME}: the first event is not run_started")
+    config = recorded_config(first.config, str(folder / FILE_NAME), imports=False)
+    return recorded(config, events)
+
+
+def recorded(config: Config, events: Iterable[Event]) -> Recorded:
+    """Return the work in these events. A question that was begun again has only what came after that."""
+    growing: dict[str, _Growing] = {}
+    sessions: list[Session] = []
+    occupancies: list[Occupancy] = []
+    updates: dict[int, UpdateDone] = {}
+    for event in events:
+        if isinstance(event, QuestionStarted):
+            growing.pop(event.question, None)
+            growing[event.question] = _Growing(event)
+        elif isinstance(event, WaveDone) and event.question in growing:
+            growing[event.question].nodes += event.nodes
+        elif isinstance(event, QuestionFinished) and event.question in growing:
+            growing[event.question].finished = True
+        elif isinstance(event, Session):
+            sessions.append(event)
+        elif isinstance(event, Occupancy):
+            occupancies.append(event)
+        elif isinstance(event, UpdateDone):
+            updates[event.update] = event
+    independent = config.search.build_strategy().independent
+    questions = [
+        question_of(each.started.prompt_tokens, each.nodes, independent=independent)
+        for each in growing.values()
+        if each.finished
+    ]
+    return Recorded(config, tuple(questions), tuple(sessions), tuple(occupancies), tuple(updates.values()))
+
+
+def question_of(prompt_tokens: int, nodes: Sequence[NodeRecord], *, independent: bool) -> Question:
+    """Return a question's work from the nodes of its tree; node 0 is the prompt.
+
+    `independent` branches run through without waiting: their wave has the tokens of each whole branch.
+    """
+    path: dict[int, tuple[int, ...]] = {0: (0,)}
+    depth, parents = {0: 0}, {node.parent for node in nodes}
+    length = {0: prompt_tokens, **{node.id: len(node.tokens) for node in nodes}}
+    for node in nodes:
+        path[node.id], depth[node.id] = (*path[node.parent], node.id), depth[node.parent] + 1
+    if independent:
+        leaves = [node for node in nodes if node.id not in parents]
+        whole = tuple(sum(length[own] for own in path[leaf.id][1:]) for leaf in leaves)
+        wave = Wave(whole, (prompt_tokens,) * len(whole), prompt_tokens)
+        return Question(prompt_tokens, (wave,) if whole else ())
+    waves = []
+    for level in range(1, max(depth.values()) + 1):
+        own = [node for node in nodes if depth[node.id] == level]
+        held = {above for node in own for above in path[node.parent]}
+        prefixes = tuple(sum(length[above] for above in path[node.parent]) for node in own)
+        waves.append(Wave(tuple(length[node.id] for node in own), prefixes, sum(length[above] for above in held)))
+    return Question(prompt_tokens, tuple(waves))
