@@ -84,9 +84,9 @@ class ProgressLine:
         for worker in shown:
             if worker.name not in self._workers:
                 self._workers[worker.name] = self._bar.add_task("", total=None, rate="", left="")
-            told = f"worker {worker.name} {worker.node}".rstrip()
+            label = f"worker {worker.name} {worker.node}".rstrip()
             task = self._workers[worker.name]
-            self._bar.update(task, description=told, total=progress.total, completed=worker.done, rate=_doing(worker))
+            self._bar.update(task, description=label, total=progress.total, completed=worker.done, rate=_doing(worker))
 
     def show(self, done: int, total: int, tokens: int = 0) -> bool:
         """Show that `done` of `total` are finished and so many tokens are written; return whether a line was said."""
