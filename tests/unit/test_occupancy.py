@@ -49,6 +49,7 @@ def test_what_is_left_of_a_bin_is_told_as_other_time() -> None:
     event = Occupancy(5.0, 0.5, (2, 0, 1), (8, 0, 1), {"policy": (0.25, 0.0, 0.125), "reward": (0.125, 0.5, 0.0)})
     (entry,) = occupancies([event])
     assert entry == {
+        "worker": "",
         "bin": 0.5,
         "ticks": [2, 0, 1],
         "rows": [8, 0, 1],
