@@ -1,5 +1,6 @@
 """Scores of a few solutions by a reward model, here or on a server."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from palmette.config import load_config
@@ -16,11 +17,11 @@ PATHS = (
 )
 
 
-def scores(settings: dict[str, Any]) -> list[float]:
-    """Return the scores of all solutions by the reward model of these settings."""
+def scores(settings: dict[str, Any], questions: Sequence[str] = QUESTIONS) -> list[float]:
+    """Return the scores of all solutions to these questions by the reward model of these settings."""
     candidates = [
         Candidate(({"role": "user", "content": question},), steps, finished, question)
-        for question in QUESTIONS
+        for question in questions
         for steps, finished in PATHS
     ]
     scorer: Any = load_scorer(load_config(None, settings).reward)

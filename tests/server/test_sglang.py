@@ -45,7 +45,8 @@ def test_policy_and_reward_model_start_with_planned_fractions_and_have_the_kv_th
             assert json.load(answer)["is_generation"] is False
         head = {"reward.model": str(scalar), "reward.score": "head"}
         served = {**head, "reward.backend": "sglang", "reward.address": up.addresses["reward"]}
-        assert scores(served) == pytest.approx(scores(head), abs=1e-3)
+        asked = ["2+3", "(3+4)*2-5"]  # In the only words that the model knows.
+        assert scores(served, asked) == pytest.approx(scores(head, asked), abs=1e-3)
         at = ["--set", f"policy.address={up.addresses['policy']}"]
         run = searched(tmp_path / "run", "--backend", "sglang", *at)
         assert trees(run) == trees(local)
