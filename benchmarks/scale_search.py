@@ -108,7 +108,10 @@ def run(workers: int | None, questions: int, arguments: argparse.Namespace, fold
         share = cores / workers
         flags += ["--set", f"scale.workers={workers}", "--set", f"scale.worker_cpus={share}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    environment |= {"OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "PASSIVE"}
+    if (
+        workers is not None
+    ):  # Processes that wait by spinning are in each other's way; the plain command is at its best.
+        environment |= {"OMP_NUM_THREADS": str(cores), "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", "palmette", "search", *flags, "--json"]
     with (
         subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL) as process,
