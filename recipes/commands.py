@@ -43,3 +43,13 @@ def copy_model(checkpoint: Path, folder: Path) -> None:
 def solved(results: Sequence[SearchResult]) -> float:
     """Return the share of correct solutions."""
     return sum(result.outcome == "correct" for result in results) / len(results)
+
+
+def whole_lines(lines: Sequence[str], *, finished: bool) -> tuple[list[str], bool]:
+    """Return the lines of a solution that can be labeled, and whether they are all of a finished one.
+
+    They end before an empty line, and before the last line of a solution that was cut.
+    """
+    whole = [line.rstrip("\n") for line in (lines if finished else lines[:-1])]
+    told = whole[: whole.index("")] if "" in whole else whole
+    return told, finished and len(told) == len(whole)

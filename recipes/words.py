@@ -10,6 +10,7 @@ from palmette import SearchResult
 from palmette.backends.backend import Message
 from palmette.tasks.words.check import check_solution
 from palmette.tasks.words.reading import read_problem
+from recipes.commands import whole_lines
 
 
 def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int) -> Path:
@@ -26,13 +27,11 @@ def labeled(messages: Sequence[Message], lines: Sequence[str], *, finished: bool
 
     None if it has no whole line. The row ends before an empty line, and before the last line of one that was cut.
     """
-    whole = [line.rstrip("\n") for line in (lines if finished else lines[:-1])]
-    told = whole[: whole.index("")] if "" in whole else whole
+    told, ends = whole_lines(lines, finished=finished)
     if not told:
         return None
     problem = read_problem(messages[-1]["content"].split("\n")[0])
     labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(told))]
-    ends = finished and len(told) == len(whole)
     return {"prompt": [dict(message) for message in messages], "completions": told, "labels": labels, "finished": ends}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.tasks import ladder
+from recipes.commands import whole_lines
 
 _MIX = (1, 2, 7)
 """How often problems of the grades 1, 2 and 3 are drawn."""
@@ -30,12 +31,10 @@ def labeled(expression: str, lines: Sequence[str], *, finished: bool) -> dict[st
     """
     state: tuple[ladder.Token, ...] | None = ladder.parse(expression)
     labels: list[bool] = []
-    whole = [line.rstrip("\n") for line in (lines if finished else lines[:-1])]
-    told = whole[: whole.index("")] if "" in whole else whole
+    told, ends = whole_lines(lines, finished=finished)
     for line in told:
         right, state = ladder.follow(state, line)
         labels.append(right)
-    ends = finished and len(told) == len(whole)
     if labels and ends:
         labels[-1] = labels[-1] and state is not None and len(state) == 1
     return {"prompt": expression, "completions": told, "labels": labels, "finished": ends} if labels else None

@@ -1,12 +1,11 @@
-"""A tokenizer of whole words and whole numbers for `words`, in transformers format."""
+"""A tokenizer of whole words and whole numbers for `words`."""
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from palmette.tasks.words.vocabulary import vocabulary
+from recipes.tokenizer import tokenizer_of
 
-SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 TEMPLATE = "{{ bos_token }}{{ messages[-1]['content'].split('\\n')[0] }}{{ '\\n' }}"
 """The question alone: its first line. How to solve it the model knows."""
 NUMBERS = tuple(str(number) for number in range(10, 100))
@@ -16,22 +15,8 @@ NUMBERS = tuple(str(number) for number in range(10, 100))
 def alphabet() -> PreTrainedTokenizerFast:
     """Return the tokenizer: a piece is a token with the space before it, if there is one, so that no space is lost."""
     pieces = (*vocabulary(), *NUMBERS)
-    tokens = (*SPECIALS, "\n", *pieces, *(f" {piece}" for piece in pieces))
-    tokenizer = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(
-        Regex(r" ?(?:[A-Za-z]+|[1-9][0-9]|[0-9]|[^\sA-Za-z0-9])|\n"), "isolated"
-    )
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        chat_template=TEMPLATE,
-        model_max_length=2048,
-        clean_up_tokenization_spaces=False,
-    )
+    tokens = ("\n", *pieces, *(f" {piece}" for piece in pieces))
+    return tokenizer_of(tokens, r" ?(?:[A-Za-z]+|[1-9][0-9]|[0-9]|[^\sA-Za-z0-9])|\n", TEMPLATE)
 
 
 def alike(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
