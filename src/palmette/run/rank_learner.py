@@ -20,6 +20,7 @@ from palmette.scale_settings import ScaleSettings
 from palmette.settings import Config
 from palmette.train.checkpoints.shard_files import FOLDER, read_part, read_shards
 from palmette.train.checkpoints.store import TRAINING_FILE, Checkpoint
+from palmette.train.update.learner import VALUE_HEAD
 from palmette.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def start_learner(
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if value_head is not None:
-        weights |= {f"value_head.{name}": weight for name, weight in value_head.named_parameters()}
+        weights |= {f"{VALUE_HEAD}{name}": weight for name, weight in value_head.named_parameters()}
     notes = []
     if config.train.sharing != "off":
         notes.append("ranks compute every sample as a row of its own: prefixes that samples share are not shared")

@@ -16,19 +16,17 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from palmette.errors import BackendError, RunError
+from palmette.errors import BackendError
 from palmette.scale.learning.shards import PolicyScores, shard, trained_weights
 from palmette.scale.learning.shares import Pass, passes_of
 from palmette.train.samples import Sample, check_update
 from palmette.train.trainable import check_trainable
 from palmette.train.update.batch import given_by, make_rows
-from palmette.train.update.learner import Savings
+from palmette.train.update.finite import are_finite, check_gradient, lost_weights
+from palmette.train.update.learner import OPTIMIZER, VALUE_HEAD, Savings
 from palmette.train.update.loss import LossSettings, PolicyLoss, token_losses
 from palmette.train.update.optimizer import AdamSettings, AdamW
-from palmette.train.update.update_result import UpdateResult, pass_sums, weighed
-
-OPTIMIZER = "optimizer."
-"""Begins the names of optimizer state in a checkpoint, as those of the learner in one process."""
+from palmette.train.update.update_result import UpdateResult, means_of, pass_sums, result_of, weighed
 
 
 class ShardedLearner:
@@ -102,26 +100,15 @@ class ShardedLearner:
             parts = [self._backward(each, total, on_policy) for each in passes[self._mesh.get_rank()]]
             self._take_gradients()
             norm = self._clip()
-            if not math.isfinite(norm):
-                raise RunError("the update's gradient is not finite, so no weight was changed: lower the learning rate")
+            check_gradient(norm)
             self.before_step()
             self.optimizer.step(learning_rate)
             self._check_weights(self._adam.learning_rate if learning_rate is None else learning_rate)
         finally:
             self._drop_gradients()
-        loss, kl, clipped, entropy, ratio_sum, ratio_low, ratio_high = self._over_ranks(parts).tolist()
-        return UpdateResult(
-            loss=loss,
-            kl=kl,
-            clipped_share=clipped,
-            entropy=entropy,
-            ratio_low=ratio_low,
-            ratio_mean=ratio_sum / total,
-            ratio_high=ratio_high,
-            gradient_norm=norm,
-            response_tokens=total,
-            pieces=sum(not each.is_idle for own in passes for each in own),
-        )
+        pieces = sum(not each.is_idle for own in passes for each in own)
+        statistics = means_of([self._over_ranks(parts)], total).tolist()
+        return result_of(statistics, gradient_norm=norm, response_tokens=total, pieces=pieces)
 
     def shards(self) -> dict[str, torch.Tensor]:
         """Return what the next updates depend on beside the weights, by name: DTensors and numbers that all share."""
@@ -139,7 +126,7 @@ class ShardedLearner:
                 )
             held[f"{OPTIMIZER}{name}"] = tensor
         if self._scores.value_head is not None:
-            held |= {name: weight.detach() for name, weight in self._weights.items() if name.startswith("value_head.")}
+            held |= {name: weight.detach() for name, weight in self._weights.items() if name.startswith(VALUE_HEAD)}
         return held
 
     def gathered(self) -> dict[str, torch.Tensor]:
@@ -199,14 +186,10 @@ class ShardedLearner:
     @torch.no_grad()
     def _check_weights(self, learning_rate: float) -> None:
         """Raise RunError on all ranks if a trained weight of any rank is not finite."""
-        finite = [bound.isfinite() for local in self._locals if local.numel() for bound in local.aminmax()]
-        is_sound = (torch.stack(finite).all() if finite else torch.tensor(True)).to(self._device, torch.int32)
+        is_sound = are_finite(self._locals).to(self._device, torch.int32)
         dist.all_reduce(is_sound, op=dist.ReduceOp.MIN, group=self._mesh.get_group())
         if not is_sound:
-            raise RunError(
-                f"the update made weights that are not finite, at a learning rate of {learning_rate}. "
-                "They are lost: load the last checkpoint, and go on with a lower learning rate"
-            )
+            raise lost_weights(learning_rate)
 
     def _over_ranks(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Return the statistics of all passes of all ranks: five sums, the smallest and the largest ratio."""

@@ -38,6 +38,23 @@ class UpdateResult:
     """Those of the critic's own update, where it is a model of its own; its loss is the value loss."""
 
 
+def result_of(statistics: Sequence[float], *, gradient_norm: float, response_tokens: int, pieces: int) -> UpdateResult:
+    """Return the result of an update, given its seven statistics as `means_of` orders them."""
+    loss, kl, clipped, entropy, ratio_mean, ratio_low, ratio_high = statistics
+    return UpdateResult(
+        loss=loss,
+        kl=kl,
+        clipped_share=clipped,
+        entropy=entropy,
+        ratio_low=ratio_low,
+        ratio_mean=ratio_mean,
+        ratio_high=ratio_high,
+        gradient_norm=gradient_norm,
+        response_tokens=response_tokens,
+        pieces=pieces,
+    )
+
+
 def weighed(losses: TokenLosses, given: Given, total: int) -> torch.Tensor:
     """Return the loss of a pass: that of each token by the weight of its sample, divided by the update's tokens."""
     return (losses.loss_T * given.weights_T).sum() / total
