@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 class Signature(BaseModel):
     """How a failure looks and what it means.
 
-    A text matches if every pattern of `all` is found in it, and one of `any` if there are some, and none of `none`.
+    A text matches if every pattern of `all` is found in it, and one of `any` if there are some, and none of `none`. These
+    are lines that programs write. Where no signature matches by them, `words` are tried: how people tell of it.
     Named groups are numbers or words of the failure; `at_least` names two of them, of which the first must not be the
     smaller one. Of several signatures that match, the one with the largest `weight` tells the cause. `advice` has
     `{name}` for a group; a line whose groups were not found is left out. `plan` names what is planned again.
@@ -22,13 +23,14 @@ class Signature(BaseModel):
     all: list[str] = Field(default_factory=list)
     any: list[str] = Field(default_factory=list)
     none: list[str] = Field(default_factory=list)
+    words: list[str] = Field(default_factory=list)
     at_least: list[str] = Field(default_factory=list)
     weight: float = Field(gt=0)
     advice: list[str] = Field(min_length=1)
     plan: str | None = None
     practice: str | None = None
 
-    @field_validator("all", "any", "none")
+    @field_validator("all", "any", "none", "words")
     @classmethod
     def _compilable(cls, patterns: list[str]) -> list[str]:
         for pattern in patterns:
@@ -37,7 +39,6 @@ class Signature(BaseModel):
 
     @cached_property
     def patterns(self) -> tuple[tuple[re.Pattern[str], ...], ...]:
-        """The patterns of `all`, `any` and `none`, which ignore the case of letters."""
-        return tuple(
-            tuple(re.compile(text, re.IGNORECASE) for text in group) for group in (self.all, self.any, self.none)
-        )
+        """The patterns of `all`, `any`, `none` and `words`, which ignore the case of letters."""
+        groups = (self.all, self.any, self.none, self.words)
+        return tuple(tuple(re.compile(text, re.IGNORECASE) for text in group) for group in groups)

@@ -37,10 +37,9 @@ def diagnose(log: str) -> Diagnosis:
     """Return the likeliest cause of a failure by its text."""
     text = readable(log)
     facts = facts_of(text)
-    found = [(signature, match) for signature in signatures() if (match := _match(signature, text)) is not None]
+    found = _found(text, by_words=False) or _found(text, by_words=True)
     if not found:
         return Diagnosis(None, "not a known failure", _last_error(text), facts, ())
-    found.sort(key=lambda pair: -pair[0].weight)
     signature, (line, groups) = found[0]
     numbers = {**facts, **groups}
     numbers |= derived(numbers)
@@ -56,12 +55,21 @@ def diagnose(log: str) -> Diagnosis:
     )
 
 
-def _match(signature: Signature, text: str) -> tuple[str, dict[str, str]] | None:
+def _found(text: str, *, by_words: bool) -> list[tuple[Signature, tuple[str, dict[str, str]]]]:
+    """Return the signatures that match, the weightiest first, each with its line and groups."""
+    pairs = ((signature, _match(signature, text, by_words=by_words)) for signature in signatures())
+    found = [(signature, match) for signature, match in pairs if match is not None]
+    return sorted(found, key=lambda pair: -pair[0].weight)
+
+
+def _match(signature: Signature, text: str, *, by_words: bool) -> tuple[str, dict[str, str]] | None:
     """Return the line that a signature was found in, with its groups; None where it does not match."""
-    every, some, never = signature.patterns
+    every, some, never, words = signature.patterns
+    if by_words:
+        every, some = (), words
     required = [pattern.search(text) for pattern in every]
     either = [match for match in (pattern.search(text) for pattern in some) if match]
-    if not all(required) or (some and not either) or any(pattern.search(text) for pattern in never):
+    if not all(required) or ((some or by_words) and not either) or any(pattern.search(text) for pattern in never):
         return None
     matches = [match for match in (*required, *either) if match is not None]
     groups = {name: one_line(value, 400) for match in matches for name, value in match.groupdict().items() if value}
