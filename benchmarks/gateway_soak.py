@@ -6,6 +6,7 @@ end no KV token may be held. Resident memory is drawn over time.
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import signal
 import socket
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -39,6 +41,8 @@ class Seen:
     """Seconds to the first text of each stream."""
     resident: list[tuple[float, float]] = field(default_factory=list)
     """Moments and MiB."""
+    killed: float = 0.0
+    """When the gateway was killed."""
 
 
 class Server:
@@ -76,7 +80,9 @@ class Server:
         """Return what it holds."""
         assert self.process is not None
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
-        return int(found[1]) / 1024 if found else 0.0
+        if found is None:
+            raise ProcessLookupError("it is being ended")
+        return int(found[1]) / 1024
 
 
 async def answer(
@@ -147,14 +153,13 @@ async def client_loop(url: str, cases: dict[Case, str], seen: Seen, random: Rand
                 seen.wrong.append(f"{case}: {found!r}, alone {cases[case]!r}")
 
 
-async def watch(server: Server, seen: Seen, begun: float, until: float) -> None:
-    """Read resident memory twice a second."""
-    while time.monotonic() < until:
+def watch(server: Server, seen: Seen, begun: float, is_over: threading.Event) -> None:
+    """Read resident memory twice a second, in a thread of its own: what clients do does not hold it up."""
+    while not is_over.wait(0.5):
         try:
             seen.resident.append((time.monotonic() - begun, server.resident_mib()))
-        except OSError:
+        except OSError:  # Killed, and not yet started again.
             pass
-        await asyncio.sleep(0.5)
 
 
 async def soak(arguments: argparse.Namespace) -> Seen:
@@ -170,19 +175,24 @@ async def soak(arguments: argparse.Namespace) -> Seen:
     async with httpx2.AsyncClient(timeout=600) as client:
         cases = {case: await answer(client, server.url, case, None, None) or "" for case in asked}
     print(f"{len(cases)} requests answered alone", flush=True)
-    half, begun = arguments.seconds / 2, time.monotonic()
+    half, begun, is_over = arguments.seconds / 2, time.monotonic(), threading.Event()
+    watcher = threading.Thread(target=watch, args=(server, seen, begun, is_over))
+    watcher.start()
     for part in range(2):
         until = time.monotonic() + half
         clients = [
             client_loop(server.url, cases, seen, Random(100 * part + number), until)
             for number in range(arguments.clients)
         ]
-        running = asyncio.gather(*clients, watch(server, seen, begun, until))
+        running = asyncio.gather(*clients)
         if part == 0:
             await asyncio.sleep(half - 3)
             await server.stop(signal.SIGKILL)  # In the middle of requests.
+            seen.killed = time.monotonic() - begun
             await server.start()
         await running
+    is_over.set()
+    watcher.join()
     async with httpx2.AsyncClient(timeout=600) as client:
         while "palmette_searches_running 0.0" not in (page := (await client.get(f"{server.url}/metrics")).text):
             await asyncio.sleep(0.2)
@@ -193,6 +203,27 @@ async def soak(arguments: argparse.Namespace) -> Seen:
     return seen
 
 
+def lives(seen: Seen) -> list[list[tuple[float, float]]]:
+    """Return what was read of the gateway before it was killed, and of the one after it."""
+    first = [(moment, mib) for moment, mib in seen.resident if moment < seen.killed]
+    return [first, [(moment, mib) for moment, mib in seen.resident if moment > seen.killed]]
+
+
+def told_memory(seen: Seen) -> None:
+    """Print what both gateways held a minute after they had begun to serve, and at their end."""
+    for name, part in zip(("the first gateway", "the second"), lives(seen), strict=True):
+        high = max(mib for _, mib in part)
+        served = [moment for moment, mib in part if mib > 0.9 * high]
+        late = [(moment, mib) for moment, mib in part if moment > min(served[0] + 60, served[-1] - 5)]
+        tenth = len(late) // 10 + 1
+        begin, end = (statistics.median(mib for _, mib in some) for some in (late[:tenth], late[-tenth:]))
+        gap = max((b - a for (a, _), (b, _) in itertools.pairwise(part)), default=0.0)
+        print(
+            f"resident MiB of {name}: {begin:.0f} after a minute, {end:.0f} at its end "
+            f"{late[-1][0] - late[0][0]:.0f} s later, {high:.0f} at the most; longest time between readings {gap:.1f} s"
+        )
+
+
 def plot(seen: Seen, path: Path) -> None:
     """Draw resident memory over time as SVG."""
     import matplotlib
@@ -201,7 +232,10 @@ def plot(seen: Seen, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 2.6), layout="constrained")
-    axes.plot(*zip(*seen.resident, strict=True), color="#1f7a4d", linewidth=1.2)
+    for part in lives(seen):
+        axes.plot(*zip(*part, strict=True), color="#1f7a4d", linewidth=1.2)
+    axes.axvline(seen.killed, color="#b4452c", linewidth=1, linestyle=":")
+    axes.text(seen.killed, 10, " kill -9, started again", color="#b4452c", fontsize=8)
     axes.set(xlabel="seconds", ylabel="resident MiB", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
@@ -224,14 +258,12 @@ def main() -> None:
         print(f"{name:28} {count}")
     if seen.first:
         ordered = sorted(seen.first)
-        print(f"first text of a stream: median {ordered[len(ordered) // 2]:.2f} s, of {len(ordered)}")
-    after = seen.resident[len(seen.resident) // 2 :]  # Since the restart.
-    tenth = len(after) // 10 + 1
-    middles = [statistics.median(mib for _, mib in part) for part in (after[tenth : 2 * tenth], after[-tenth:])]
-    print(
-        f"resident MiB: {middles[0]:.0f} soon after the restart, {middles[1]:.0f} at the end, "
-        f"{max(mib for _, mib in seen.resident):.0f} at the most"
-    )
+        high = ordered[int(0.95 * (len(ordered) - 1))]
+        print(
+            f"first reasoning text of a stream, time in line included: median {statistics.median(ordered):.2f} s, 95% "
+            f"{high:.2f} s, of {len(ordered)}"
+        )
+    told_memory(seen)
     plot(seen, arguments.plot)
     print("\n".join([f"WRONG {line}" for line in seen.wrong] or ["no wrong answer"]))
     sys.exit(1 if seen.wrong else 0)

@@ -23,6 +23,7 @@ from palmette.serve.bounds import Bounds
 from palmette.serve.gateway import Gateway
 from palmette.serve.searching.shared_engine import SharedEngine
 from palmette.serve.web.app import make_app
+from palmette.slow_clients import PromptRequests
 
 STRATEGIES = ("beam", "best_of_n", "dvts", "espalier", "ets", "rebase")
 HOSTS = ("127.0.0.1", "localhost")
@@ -134,9 +135,9 @@ def scripted(
 
 
 @contextmanager
-def listening(app: Any) -> Iterator[str]:
+def listening(app: Any, http: type[PromptRequests] = PromptRequests) -> Iterator[str]:
     """Run an application on a free port of loopback, in a thread; give its address."""
-    server = _Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="on", http="h11", ws="none"))
+    server = _Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="auto", http=http, ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -1,6 +1,7 @@
 """The doctor: causes of real failures, what is wrong with runs, configs and machines; hostile text stays text."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def _texts(name: str) -> list[dict[str, str]]:
 
 _REVISED = (
     *("written_from", "gathered"),
-    *("first_held_out", "second_held_out", "third_held_out", "fourth_held_out"),
+    *("first_held_out", "second_held_out", "third_held_out", "fourth_held_out", "fifth_trial", "sixth_held_out"),
 )
 _REVISED_FROM = [row for name in _REVISED for row in _texts(name)]
 
@@ -41,20 +42,32 @@ def test_the_cause_of_a_known_failure_is_told(row: dict[str, str]) -> None:
     assert found.id == row["cause"] and found.evidence and found.advice
 
 
-def test_of_texts_that_no_signature_was_written_from_these_are_told_right() -> None:
-    right = {row["from"].rpartition("/")[2] for row in _texts("held_out") if diagnose(row["text"]).id == row["cause"]}
-    assert right == {
-        *("2927", "2340", "3269", "2314", "6370", "16707", "9920", "747", "4298", "4208", "4308"),
-    }  # 11 of 18; docs/doctor.md says so.
+@pytest.mark.parametrize(
+    ("name", "missed"),
+    [
+        ("held_out", {"2001"}),
+        ("seventh_held_out", {"19059", "13260"}),
+        ("eighth_held_out", {"11097", "16997", "7117", "9696", "1595", "2879"}),  # No signature was revised for these.
+    ],
+)
+def test_of_these_texts_all_but_some_are_told_right(name: str, missed: set[str]) -> None:
+    rows = [(row["from"].rpartition("/")[2], row["cause"], diagnose(row["text"]).id) for row in _texts(name)]
+    assert {number for number, cause, told in rows if told != cause} == missed  # docs/doctor.md says how many.
 
 
-def test_enough_real_failures_are_told_and_each_has_its_source() -> None:
-    rows = [*_REVISED_FROM, *_texts("held_out")]
-    public = [row for row in rows if row["from"].startswith("https://github.com/")]
-    owners = {row["from"].split("/")[3] for row in public}
-    assert owners == {"vllm-project", "sgl-project", "verl-project", "huggingface"}
-    assert len(public) >= 20 and len(rows) - len(public) == 10
-    assert sum(diagnose(row["text"]).id == row["cause"] for row in rows) >= 107
+def test_of_thirty_real_failures_at_least_25_are_told_and_each_has_its_source() -> None:
+    public = _texts("fifth_trial")
+    made = [row for row in _REVISED_FROM if not row["from"].startswith("https://github.com/")]
+    owners = [row["from"].split("/")[3] for row in public]
+    assert Counter(owners) == dict.fromkeys(("vllm-project", "sgl-project", "verl-project", "huggingface"), 5)
+    assert len(public) == 20 and len(made) == 10
+    assert sum(diagnose(row["text"]).id == row["cause"] for row in [*public, *made]) >= 25
+
+
+def test_words_of_people_count_only_where_no_program_has_said_anything() -> None:
+    assert diagnose("it crashes after we upgraded to 0.9.1").id == "missing-package"
+    found = diagnose("it crashes after we upgraded to 0.9.1\nOSError: [Errno 28] No space left on device")
+    assert (found.id, found.others) == ("disk-full", ())
 
 
 def test_every_signature_names_a_practice_that_exists() -> None:

@@ -12,6 +12,7 @@ from palmette.errors import ConfigError
 
 KEY_VARIABLE = "PALMETTE_MCP_KEY"
 _LEAST_KEY = 16
+_MOST_CONNECTIONS = 256
 
 
 def is_loopback(host: str) -> bool:
@@ -67,8 +68,16 @@ def serve_http(heard: socket.socket, root: Path, host: str, *, allow_runs: bool)
     """Serve at /mcp until the process is stopped; says on stderr where."""
     import uvicorn
 
+    from palmette.slow_clients import PromptRequests
+
     port = heard.getsockname()[1]
-    config = uvicorn.Config(http_app(root, host, port, allow_runs=allow_runs), log_level="warning")
+    config = uvicorn.Config(
+        http_app(root, host, port, allow_runs=allow_runs),
+        log_level="warning",
+        http=PromptRequests,
+        ws="none",
+        limit_concurrency=_MOST_CONNECTIONS,
+    )
     shown = f"[{host}]" if ":" in host else host
     print(f"palmette mcp: http://{shown}:{port}/mcp", file=sys.stderr, flush=True)
     uvicorn.Server(config).run(sockets=[heard])

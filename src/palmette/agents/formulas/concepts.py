@@ -256,16 +256,17 @@ CONCEPTS: dict[str, Concept] = {
             "pad": ("pad", "pad_token"),
         },
         0.0,
-        "the decoded text without padding; nothing else is taken away",
+        "the decoded text without padding; the reasoning before </think> may be taken away, nothing else",
     ),
 }
 
 
 def find_concept(name: str) -> str | None:
-    """Return the concept that a name means, by its words; None for none."""
-    wanted = {word for word in "".join(c if c.isalnum() else " " for c in name.lower()).split() if len(word) > 1}
-    if "-".join(name.lower().split()) in CONCEPTS:
-        return "-".join(name.lower().split())
+    """Return the concept that a name means, by its words, in the plural too; None for none."""
+    words = "".join(c if c.isalnum() else " " for c in name.lower()).split()
+    if "-".join(words) in CONCEPTS:
+        return "-".join(words)
+    wanted = {form for word in words if len(word) > 1 for form in (word, word.removesuffix("s"))}
     found = {id: len(wanted & {*concept.words, *id.split("-")}) for id, concept in CONCEPTS.items()}
     best = max(found, key=lambda id: found[id])
     return best if found[best] else None

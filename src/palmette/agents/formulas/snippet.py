@@ -1,5 +1,6 @@
 """Runs a snippet of code on inputs by their names: a function is called, a fragment is executed. In the child alone."""
 
+import __future__
 import ast
 import inspect
 import textwrap
@@ -28,6 +29,15 @@ class _Stand:
         return tokens if isinstance(tokens, str) else self._texts[0]
 
 
+class _Space(dict[str, Any]):
+    """The names that code sees. Asked whether some kernel or package is available, it is told that none is."""
+
+    def __missing__(self, name: str) -> Any:
+        if name.startswith("is_") and name.endswith("_available"):
+            return lambda *_: False
+        raise KeyError(name)
+
+
 def run_snippet(code: str, inputs: Mapping[str, Any], aliases: Mapping[str, list[str]], kind: str) -> list[Any]:
     """Return what a snippet makes of the inputs, as a flat list of numbers or texts.
 
@@ -38,10 +48,10 @@ def run_snippet(code: str, inputs: Mapping[str, Any], aliases: Mapping[str, list
     named = {alias: _given(inputs[name], kind) for name, known in aliases.items() for alias in (name, *known)}
     named |= _grouped(inputs, kind)
     stand = _Stand({**named, "pad_token": inputs.get("pad")}, list(inputs.get("texts", ())))
-    space: dict[str, Any] = {"self": stand, "args": stand, "config": stand, "tokenizer": stand, **_libraries(kind)}
+    space = _Space({"self": stand, "args": stand, "config": stand, "tokenizer": stand, **_libraries(kind)})
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if functions:
-        exec(compile(tree, _FRAGMENT, "exec"), space)  # noqa: S102 - behind walls, in a process of its own
+        exec(_compiled(tree), space)  # noqa: S102 - behind walls, in a process of its own
         return _flat(_called(space[functions[-1]], named, stand))
     space |= {name: value for name, value in named.items() if name not in space}
     return _flat(_executed(tree, space))
@@ -113,13 +123,30 @@ def _executed(tree: ast.Module, space: dict[str, Any]) -> Any:
         last = ast.copy_location(ast.Expr(last.value), last)
         tree.body[-1] = last
     if isinstance(last, ast.Expr):
-        exec(compile(ast.Module(tree.body[:-1], []), _FRAGMENT, "exec"), space)  # noqa: S102
+        exec(_compiled(ast.Module(tree.body[:-1], [])), space)  # noqa: S102
         return eval(compile(ast.Expression(last.value), _FRAGMENT, "eval"), space)  # noqa: S307
-    exec(compile(tree, _FRAGMENT, "exec"), space)  # noqa: S102
-    target = getattr(last, "target", None) or next(iter(getattr(last, "targets", ())), None)
-    if isinstance(target, ast.Name):
-        return space[target.id]
+    exec(_compiled(tree), space)  # noqa: S102
+    name = _last_name(tree.body)
+    if name in space:
+        return space[name]
     raise LookupError("the snippet ends with no value: end it with a function, an assignment or an expression")
+
+
+def _compiled(tree: ast.Module) -> Any:
+    """Return code whose annotations are not evaluated: those of a library's function name what is not there."""
+    return compile(tree, _FRAGMENT, "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True)
+
+
+def _last_name(body: list[ast.stmt]) -> str | None:
+    """Return the name that the last statement assigns, inside of it where it is an `if` or a loop."""
+    if not body:
+        return None
+    last = body[-1]
+    inner = getattr(last, "body", None)
+    if isinstance(inner, list):
+        return _last_name(inner)
+    target = getattr(last, "target", None) or next(iter(getattr(last, "targets", ())), None)
+    return target.id if isinstance(target, ast.Name) else None
 
 
 def _flat(value: Any) -> list[Any]:

@@ -99,13 +99,18 @@ def _difference(concept: Concept, theirs: Any, ours: Values) -> tuple[str, str, 
     pairs: list[tuple[Any, float | str]] = list(zip(theirs, ours, strict=True))
     for place, (seen, expected) in enumerate(pairs):
         if isinstance(expected, str):
-            if str(seen).strip() != expected.strip():
+            if _answer(str(seen)) != _answer(expected):
                 hint = "" if str(seen).strip() else ": the text is empty, and a reward of it is 0 for all"
                 return f"value {place}", one_line(repr(seen), 80), one_line(repr(expected), 80), hint
         elif not isinstance(seen, int | float) or not abs(seen - expected) <= concept.tolerance * scale:
             shown = f"{seen:.6g}" if isinstance(seen, int | float) else one_line(repr(seen), 80)
             return f"value {place}", shown, f"{expected:.6g}", _hint(theirs, ours)
     return None
+
+
+def _answer(text: str) -> str:
+    """Return a text without its reasoning: libraries keep that or take it away."""
+    return text.rpartition("</think>")[2].strip()
 
 
 def _hint(theirs: list[Any], ours: Values) -> str:

@@ -12,6 +12,7 @@ import uvicorn
 from palmette.errors import ConfigError, RunError
 from palmette.serve.gateway import Gateway
 from palmette.serve.web.app import make_app
+from palmette.slow_clients import PromptRequests
 
 KEY_VARIABLE = "PALMETTE_SERVE_KEY"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -62,7 +63,7 @@ def listen(gateway: Gateway, host: str, port: int, key: str | None) -> None:
         h11_max_incomplete_event_size=64 * 1024,
         lifespan="on",
         ws="none",
-        http="h11",
+        http=PromptRequests,
     )
     server = _Server(config, gateway)
     signal.signal(signal.SIGTERM, _leave)  # uvicorn ends as asked, then raises the signal again.
