@@ -262,6 +262,10 @@ def test_requests_of_pages_elsewhere_are_refused(served: Served) -> None:
     assert as_text.status_code == 415
     elsewhere = get(f"{served.url}/v1/models", headers={"Host": "evil.example"})
     assert elsewhere.status_code == 421 and elsewhere.json()["error"]["code"] == "wrong_host"
+    for origin in ("http://evil.example", "null", "http://127.0.0.1.evil.example", ""):
+        refused = get(f"{served.url}/v1/models", headers={"Origin": origin})
+        assert refused.status_code == 403 and refused.json()["error"]["code"] == "wrong_origin", origin
+    assert get(f"{served.url}/v1/models", headers={"Origin": served.url}).status_code == 200
     assert get(f"{served.url}/nowhere").json()["error"]["code"] == "not_found"
     assert get(f"{served.url}/v1/chat/completions").status_code == 405
     assert "access-control-allow-origin" not in options(f"{served.url}/v1/models").headers

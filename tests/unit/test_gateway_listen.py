@@ -1,5 +1,6 @@
 """Where the gateway listens and with which key; names of models; what a stream shows of a tree."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from palmette.errors import ConfigError
 from palmette.serve.asking.names import ModelNames, shown_name
 from palmette.serve.refusals import ApiError
 from palmette.serve.searching.leading import LeadingBranch, StoppedText
-from palmette.serve.web.listen import KEY_VARIABLE, is_loopback, read_key
+from palmette.serve.web.listen import KEY_VARIABLE, bound, is_loopback, read_key
 from palmette.tree import Tree
 
 
@@ -38,6 +39,16 @@ def test_the_command_refuses_before_a_model_is_loaded(monkeypatch: pytest.Monkey
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(ConfigError, match="no key"):
         serve(host="0.0.0.0")
+
+
+def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            serve(port=port, policy="no-such-model")
+    with pytest.raises(ConfigError, match="cannot listen on no.such.host.invalid:80"):
+        bound("no.such.host.invalid", 80)
 
 
 def test_names_of_models(tmp_path: Path) -> None:

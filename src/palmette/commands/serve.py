@@ -39,7 +39,7 @@ def serve(
     from palmette.config import load_config
     from palmette.serve.bounds import Bounds
     from palmette.serve.open import opened
-    from palmette.serve.web.listen import listen, read_key
+    from palmette.serve.web.listen import bound, listen, read_key
     from palmette.units import parse_bytes
 
     given: dict[str, Any] = {
@@ -57,6 +57,7 @@ def serve(
         config = config.model_copy(update={"search": config.search.model_copy(update={"kv_budget": budget})})
     bounds = Bounds(body_bytes=parse_bytes(body), width=most_width, seconds=seconds, searches=searches, waiting=waiting)
     key = read_key(host, key_file)
+    sockets = bound(host, port)
     with opened(config, bounds, name=name) as ready:
         for notice in ready.notices:
             print(f"palmette: {one_line(notice, 300)}", file=sys.stderr)
@@ -64,7 +65,7 @@ def serve(
         size = "" if ready.kv_bytes is None or config.policy.is_served else f", {format_bytes(ready.kv_bytes)}"
         print(f"palmette: models {', '.join(ready.gateway.names.all())}", file=sys.stderr)
         print(f"palmette: KV of all trees together: {room}{size}", file=sys.stderr)
-        listen(ready.gateway, host, port, key)
+        listen(ready.gateway, host, sockets, key)
 
 
 def _check_installed() -> None:

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 class Signature(BaseModel):
     """How a failure looks and what it means.
 
-    A text matches if every pattern of `all` is found in it, and one of `any` if there are some, and none of `none`. These
-    are lines that programs write. Where no signature matches by them, `words` are tried: how people tell of it.
+    A text matches if every pattern of `all` is found in it, and one of `any` if there are some, and none of `none`.
+    These are lines that programs write. Where no signature matches by them, `words` are tried: how people tell of it.
     Named groups are numbers or words of the failure; `at_least` names two of them, of which the first must not be the
     smaller one. Of several signatures that match, the one with the largest `weight` tells the cause. `advice` has
     `{name}` for a group; a line whose groups were not found is left out. `plan` names what is planned again.

@@ -1,6 +1,7 @@
 """Runs a snippet of code on inputs by their names: a function is called, a fragment is executed. In the child alone."""
 
 import __future__
+
 import ast
 import inspect
 import textwrap

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,32 @@ def read_key(host: str, key_file: Path | None) -> str | None:
     return key or None
 
 
-def listen(gateway: Gateway, host: str, port: int, key: str | None) -> None:
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets of an address, which do not listen yet. Raises ConfigError where it cannot be had.
+
+    They are made before models are loaded: whoever has started a second gateway learns that at once.
+    """
+    made: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found if port else found[:1]:
+            made.append(socket.socket(family, kind, protocol))
+            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made[-1].bind(address)
+    except OSError as error:
+        for each in made:
+            each.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return made
+
+
+def listen(gateway: Gateway, host: str, sockets: list[socket.socket], key: str | None) -> None:
     """Answer requests until SIGINT or SIGTERM; then let searches end, give up those that take too long, and return."""
     hosts = {*_LOOPBACK_NAMES, host} if is_loopback(host) else ()
     config = uvicorn.Config(
         make_app(gateway, key, hosts),
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -67,9 +87,10 @@ def listen(gateway: Gateway, host: str, port: int, key: str | None) -> None:
     )
     server = _Server(config, gateway)
     signal.signal(signal.SIGTERM, _leave)  # uvicorn ends as asked, then raises the signal again.
-    server.run()
-    if not server.started:
-        raise RunError(f"cannot listen on {host}:{port}: see above")
+    try:
+        server.run(sockets=sockets)
+    except OSError as error:  # Another process has begun to listen there while models were loaded.
+        raise RunError(f"cannot listen on {host}: {error.strerror or error}") from error
 
 
 class _Server(uvicorn.Server):

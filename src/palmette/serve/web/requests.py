@@ -105,11 +105,20 @@ def told(path: str, handler: Handler, count: Callable[[str, int], None], hosts: 
 
 
 def check_host(request: Request, hosts: Collection[str]) -> None:
-    """Raise ApiError for a request that calls the gateway by a name that it does not have."""
-    host = request.headers.get("host", "")
-    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-    if hosts and name.lower() not in hosts:
+    """Raise ApiError for a request that calls the gateway by a name it does not have, or that a page elsewhere sends.
+
+    A browser tells in `Origin` which page a request comes from. Other clients send none.
+    """
+    if hosts and _name_of(request.headers.get("host", "")) not in hosts:
         raise ApiError(421, "the gateway is not called by this name", None, "wrong_host")
+    origin = request.headers.get("origin")
+    if hosts and origin is not None and _name_of(origin.partition("://")[2]) not in hosts:
+        raise ApiError(403, "pages of other sites may not use this gateway", None, "wrong_origin")
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port."""
+    return (host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]).lower()
 
 
 async def no_such_page(request: Request, error: Exception) -> Response:
