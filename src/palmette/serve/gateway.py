@@ -11,6 +11,7 @@ from typing import Any
 from palmette import __version__
 from palmette.backends.backend import TellsKv, Tokenizes
 from palmette.errors import ConfigError
+from palmette.memory.heap import trim_heap
 from palmette.score.judge import load_judge
 from palmette.search.cluster import by_meaning
 from palmette.search.growth import Limits
@@ -33,6 +34,9 @@ from palmette.settings import Config, SearchSettings
 from palmette.tasks.task import Question, check_question, own_format, read_format
 
 log = logging.getLogger("palmette.serve")
+
+_TRIM_SECONDS = 20.0
+# Searches leave gaps in the C library's heap: after 95 of them 18 of 607 MiB were free in it and not given back.
 
 
 class Gateway:
@@ -61,6 +65,7 @@ class Gateway:
         self._numbers = count(1)
         self._threads = ThreadPoolExecutor(bounds.searches, thread_name_prefix="palmette-search")
         self._running: set[Running] = set()
+        self._trimmed = 0.0
         self.metrics.watch("palmette_searches_running", "Searches under way.", lambda: self.admission.searches)
         self.metrics.watch("palmette_requests_waiting", "Requests in line.", lambda: self.admission.waiting)
         self.metrics.watch("palmette_kv_tokens_promised", "KV tokens let in.", lambda: self.admission.taken_tokens)
@@ -190,3 +195,6 @@ class Gateway:
             running.found.exception()  # Nobody may be waiting for it any more.
         running.pieces.put_nowait(None)
         self.trees.shrink()
+        if time.monotonic() > self._trimmed + _TRIM_SECONDS:
+            self._trimmed = time.monotonic()
+            asyncio.get_running_loop().run_in_executor(None, trim_heap)
