@@ -76,14 +76,23 @@ def test_every_formula_is_tried() -> None:
 # The three faults that mask each other in skillsbench's debug-trl-grpo, written here after its description (its pull
 # request 775): answers without </think> decode to nothing, an epsilon of 1e4, and a subtraction the wrong way round.
 def test_the_first_masked_fault_of_debug_trl_grpo_is_found() -> None:
-    code = """
-def decode_and_strip_padding(inputs, tokenizer):
-    decoded = tokenizer.batch_decode(inputs, skip_special_tokens=False)
-    texts = [text.replace(tokenizer.pad_token, "") for text in decoded]
-    return [text.split("</think>")[-1] if "</think>" in text else "" for text in texts]
-"""
+    code = '''
+def decode_and_strip_padding(inputs: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Decode completions of a reasoning model."""
+    texts = []
+    for text in tokenizer.batch_decode(inputs, skip_special_tokens=True):
+        text = text.replace(tokenizer.pad_token, "")
+        if "</think>" in text:
+            text = text.split("</think>", 1)[-1].strip()
+        else:
+            text = ""
+        texts.append(text)
+    return texts
+'''
     found = verify(code, "decode and strip padding")
     assert found.agrees is False and "the text is empty, and a reward of it is 0 for all" in found.said
+    assert verify(code.replace('text = ""', "pass"), "decode").agrees is True, "reasoning may be taken away"
+    assert verify(code.replace("[-1].strip()", "[0].strip()").replace('text = ""', "pass"), "decode").agrees is False
 
 
 def test_the_second_masked_fault_of_debug_trl_grpo_is_found() -> None:
@@ -93,16 +102,19 @@ std_grouped_rewards = rewards.view(-1, self.num_generations).std(dim=1)
 mean_grouped_rewards = mean_grouped_rewards.repeat_interleave(self.num_generations, dim=0)
 std_grouped_rewards = std_grouped_rewards.repeat_interleave(self.num_generations, dim=0)
 advantages = rewards - mean_grouped_rewards
-advantages = advantages / (std_grouped_rewards + 1e4)
+if self.scale_rewards:
+    advantages = advantages / (std_grouped_rewards + 1e4)
 """
-    found = verify(code, "advantage normalization")
+    found = verify(code, "advantages")
     assert found.agrees is False and "near 0, so something divides by far too much, such as an epsilon" in found.said
     assert verify(code.replace("1e4", "1e-4"), "advantage normalization").agrees is True
 
 
 def test_the_third_masked_fault_of_debug_trl_grpo_is_found() -> None:
     code = """
-def selective_log_softmax(logits, index):
+def selective_log_softmax(logits, index, row_mask: SomeMask | None = None):
+    if is_triton_available() and row_mask is not None:
+        return fused(logits, index)
     selected_logits = torch.gather(logits, dim=-1, index=index.unsqueeze(-1)).squeeze(-1)
     logsumexp_values = torch.stack([torch.logsumexp(lg, dim=-1) for lg in logits])
     return logsumexp_values - selected_logits
