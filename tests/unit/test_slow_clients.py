@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,32 +35,40 @@ def test_a_request_that_does_not_arrive_is_dropped(sent: bytes) -> None:
             assert client.recv(100) == b""  # Waits until the other side closes.
 
 
-class _Clock(asyncio.AbstractEventLoop):
-    """A loop whose times come when the test says so."""
+class _Limit:
+    """A time that comes when the test says so, unless it was cancelled."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback, self.is_cancelled = callback, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class _Task:
+    def add_done_callback(self, callback: Any) -> None:
+        """Nothing is ever done."""
+
+
+class _Clock:
+    """As much of an event loop as a connection uses; requests that have arrived are never answered."""
 
     def __init__(self) -> None:
-        self.limits: list[tuple[Any, asyncio.TimerHandle]] = []
+        self.limits: list[_Limit] = []
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        handle = asyncio.TimerHandle(delay, callback, args, self)
-        self.limits.append((callback, handle))
-        return handle
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Limit:
+        self.limits.append(_Limit(callback))
+        return self.limits[-1]
 
-    def get_debug(self) -> bool:
-        return False
-
-    def _timer_handle_cancelled(self, handle: Any) -> None:
-        pass
-
-    def create_task(self, coroutine: Any, **_: Any) -> Any:
+    def create_task(self, coroutine: Any) -> _Task:
         coroutine.close()
-        return asyncio.Future(loop=self)
+        return _Task()
 
     def ring(self) -> None:
         """Let all times come that were not cancelled."""
-        for callback, handle in self.limits:
-            if not handle.cancelled():
-                callback()
+        for limit in self.limits:
+            if not limit.is_cancelled:
+                limit.callback()
 
 
 class _Line(asyncio.Transport):
@@ -75,7 +83,7 @@ class _Line(asyncio.Transport):
 @pytest.mark.parametrize(("sent", "closed"), [(HEAD, True), (HEAD + b"\r\n{}", True), (HEAD + b"\r\n{  }", False)])
 def test_a_request_that_has_arrived_may_take_as_long_as_it_takes(sent: bytes, closed: bool) -> None:
     clock, line = _Clock(), _Line()
-    protocol = PromptRequests(uvicorn.Config(read_all), ServerState(), {}, clock)
+    protocol = PromptRequests(uvicorn.Config(read_all), ServerState(), {}, cast(Any, clock))
     protocol.connection_made(line)
     for place in range(len(sent)):
         protocol.data_received(sent[place : place + 1])
