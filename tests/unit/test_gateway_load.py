@@ -224,6 +224,22 @@ def test_the_line_is_kept_and_who_leaves_it_is_forgotten() -> None:
     asyncio.run(scene())
 
 
+def test_those_who_are_refused_together_are_not_told_to_come_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palmette.serve.searching.admission.monotonic", lambda: 100.0)
+
+    async def scenario() -> list[int | None]:
+        admission = Admission(100, Bounds(searches=1, waiting=4, wait_seconds=0.0))
+        await admission.enter(100)
+        told = []
+        for _ in range(3):
+            with pytest.raises(ApiError) as refused:
+                await admission.enter(100)
+            told.append(refused.value.retry_after)
+        return told
+
+    assert asyncio.run(scenario()) == [2, 4, 6]  # A search is taken to last 2 s while none has ended.
+
+
 def test_nobody_is_let_in_any_more_and_those_in_line_are_told() -> None:
     async def scene() -> None:
         admission = Admission(100, Bounds(wait_seconds=3600))

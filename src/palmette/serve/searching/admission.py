@@ -9,7 +9,7 @@ from time import monotonic
 from palmette.serve.bounds import Bounds
 from palmette.serve.refusals import ApiError
 
-_FIRST_SECONDS, _LONGEST_RETRY = 2.0, 60
+_FIRST_SECONDS, _LONGEST_RETRY = 2.0, 120
 _RESTART_SECONDS = 10
 """When to come again to a gateway that is being stopped: what stops it may start it again."""
 _WEIGHT = 0.2
@@ -35,6 +35,7 @@ class Admission:
         self._bounds = bounds
         self._places: set[Place] = set()
         self._line: deque[tuple[int, asyncio.Future[Place]]] = deque()
+        self._returning: deque[float] = deque(maxlen=max(1, bounds.waiting))
         self._mean_seconds = _FIRST_SECONDS
         self._is_closed = False
 
@@ -112,9 +113,16 @@ class Admission:
         return place
 
     def _busy(self, kv_tokens: int) -> ApiError:
-        """Say when to come again: those in line go first, about as many at a time as search now."""
-        turns = 1 + len(self._line) / max(1, len(self._places))
+        """Say when to come again: those in line go first, about as many at a time as search now.
+
+        So do those who were told to come again before: else all who are refused together would come back together.
+        """
+        now = monotonic()
+        while self._returning and self._returning[0] < now:
+            self._returning.popleft()
+        turns = 1 + (len(self._line) + len(self._returning)) / max(1, len(self._places))
         seconds = min(_LONGEST_RETRY, max(1, math.ceil(self._mean_seconds * turns)))
+        self._returning.append(now + seconds)
         taken = f"{self.taken_tokens} of {self.kv_tokens}" if self.kv_tokens is not None else "no limited number of"
         return ApiError(
             429,
