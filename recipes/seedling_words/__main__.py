@@ -47,16 +47,16 @@ def main() -> None:
 
     plain = write_rows(runs / "plain.jsonl", "1,2", round(60_000 * options.share), "--plain", seed=1)
     train("sft", runs / "untrained", plain, runs / "plain", PLAIN, SEED)
-    told = write_rows(runs / "told.jsonl", "1,2,2", round(120_000 * options.share), "--plain-questions", seed=5)
-    train("sft", last_checkpoint(runs / "plain"), told, runs / "told", TOLD, SEED)
+    rows = write_rows(runs / "told.jsonl", "1,2,2", round(120_000 * options.share), "--plain-questions", seed=5)
+    train("sft", last_checkpoint(runs / "plain"), rows, runs / "told", TOLD, SEED)
     copy_model(last_checkpoint(runs / "told"), policy)
     for grade in GRADES:
         told = solved(search(policy, options.tested, "test", grade))
         print(f"policy: pass@1 {told:.3f} on {options.tested} test questions of grade {grade}", flush=True)
 
     written = [result for grade in GRADES for result in search(policy, options.samples, "train", grade, seed=3)]
-    rows = (row for result in written if (row := labels_of(result)) is not None)
-    steps = write(runs / "steps.jsonl", rows, len(written))
+    labels = (row for result in written if (row := labels_of(result)) is not None)
+    steps = write(runs / "steps.jsonl", labels, len(written))
     train("train-prm", policy, steps, runs / "prm", PRM, SEED)  # It tells its AUC.
     copy_model(last_checkpoint(runs / "prm"), judge)
 

@@ -56,7 +56,10 @@ def test_plain_questions_are_those_of_the_task_and_have_solutions_in_all_wording
     assert [row.messages[0] for row in read] == [question.messages[0] for question in plain.questions]
     told = load_task("words", **settings)
     assert {question.id for question in told.questions}.isdisjoint(question.id for question in plain.questions)
-    asked = [len({question.text.split(". ")[-1].split()[0] for question in task.questions}) for task in (plain, told)]
+    asked = [
+        len({question.messages[0]["content"].split("\n")[0].split(". ")[-1].split()[0] for question in task.questions})
+        for task in (plain, told)
+    ]
     assert asked[0] < asked[1]
     beginnings = {line.split()[0] for row in read for line in row.messages[1]["content"].split("\n")}
     rows_of(tmp_path / "all.jsonl", "--rows", "40", "--grades", "2", "--seed", "3", "--plain")
