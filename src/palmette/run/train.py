@@ -242,6 +242,7 @@ class TrainingRun(LearningRun):
             peak_bytes=self._meter.peaks,
             record=self._record,
             staleness=staleness,
+            too_old=None if self.policy.published is None else self.policy.published.older_than,
         )
 
     def _roll_out(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
