@@ -154,7 +154,14 @@ def rollouts(fate: Fate, tell: Any = lambda text: None, **settings: Any) -> Work
     crew = InProcessCrew("{}", fate, worker=RolloutWorker)
     scale = ScaleSettings(workers=2, **settings)
     made = WorkerRollouts(
-        scale, 2, crew, Demand(1), StoreSender(FakeRay()), lambda: NODES, tell, lambda event: None  # type: ignore[arg-type]
+        scale,
+        2,
+        crew,
+        Demand(1),
+        StoreSender(FakeRay()),
+        lambda: NODES,
+        tell,
+        lambda event: None,  # type: ignore[arg-type]
     )
     made.publish("first", lambda: {"weight": torch.zeros(3)})
     made.start(2)

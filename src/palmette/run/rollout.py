@@ -51,6 +51,4 @@ class Rollouts:
 
 def evaluation_config(config: Config) -> Config:
     """Return the config of searches that evaluate: with the strategy and the width that `train` has for them."""
-    return load_config(
-        config, {"search.strategy": config.train.eval_strategy, "search.width": config.train.eval_width}
-    )
+    return load_config(config, {"search.strategy": config.train.eval_strategy, "search.width": config.train.eval_width})

@@ -31,7 +31,8 @@ def connected(settings: ScaleSettings, cpus: float, more_store_bytes: int = 0) -
     """Connect to the cluster at `scale.address`, or start one here with so many cores, and leave or end it afterwards.
 
     One that is started here can hold `more_store_bytes` beside messages. A second block of this process shares the
-    connection of the first; the last one to end ends it. Raises ConfigError where Ray is not installed, BackendError where there is no cluster or it is of another version.
+    connection of the first; the last one to end ends it. Raises ConfigError where Ray is not installed, BackendError
+    where there is no cluster or it is of another version.
     """
     if find_spec("ray") is None:
         raise ConfigError("scale.workers and scale.address need Ray: pip install 'palmette[scale]'")

@@ -32,7 +32,9 @@ def label_text(parcel: Parcel) -> str:
 def labeled(label: str, content: Any) -> Parcel:
     """Return the parcel of a label and of the content that came for it."""
     version, checksum, layout, _ = json.loads(label)
-    return Parcel(version, checksum, tuple((name, dtype, tuple(shape), at) for name, dtype, shape, at in layout), content)
+    return Parcel(
+        version, checksum, tuple((name, dtype, tuple(shape), at) for name, dtype, shape, at in layout), content
+    )
 
 
 def size_of(label: str) -> int:

@@ -1,4 +1,4 @@
-"""What driver and rollout workers send each other beside weights: a phase, and results with all their digits. As JSON."""
+"""What driver and rollout workers send each other beside weights, as JSON: a phase, results with all their digits."""
 
 import json
 from collections.abc import Mapping

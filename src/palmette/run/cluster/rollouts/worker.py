@@ -1,4 +1,4 @@
-"""One rollout worker: holds the policy, takes its new weights, searches questions with them. Needs no Ray to be tested."""
+"""One rollout worker: holds the policy, takes its new weights, searches questions with them. Tested without Ray."""
 
 import threading
 from collections.abc import Iterator
