@@ -1,42 +1,33 @@
 """The driver's side of rollouts on workers: sends weights, gives out questions, asks a lost worker's again."""
 
-import palmette.quiet_torch  # noqa: F401  # isort: skip
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from palmette import __version__
 from palmette.errors import BackendError, RunError
 from palmette.event_log import decode_event
 from palmette.events import Event, OomRetry, Reclaimed
 from palmette.run.cluster.losses import late_reason, refuse_deadly
+from palmette.run.cluster.rollouts.weights import Hand, WorkerWeights
 from palmette.run.cluster.rollouts.wire import Kind, Phase, result_of
-from palmette.run.cluster.tally import WorkerTally
 from palmette.run.cluster.wire import questions_text, read_answer, task_text
 from palmette.scale.crew import Answer, Crew, Loss, Member
 from palmette.scale.fit import Demand, NodeRoom
-from palmette.scale.learning.weight_parcel import pack
 from palmette.scale.shares import Shares
-from palmette.scale.transport.sender import Sender, label_text
+from palmette.scale.transport.sender import Sender
 from palmette.scale_settings import ScaleSettings
 from palmette.search.result import SearchResult
 from palmette.tasks.task import Question, Task
 from palmette.units import count_of, one_line
 
+if TYPE_CHECKING:
+    import torch
+
 _LOOK_SECONDS = 0.5
 """How long the driver waits at most before it looks at deadlines."""
-
-
-@dataclass
-class Hand(WorkerTally):
-    """One worker in one life of its process. `version` is that of the weights that it has, None before it has any."""
-
-    version: int | None = None
 
 
 class WorkerRollouts:
@@ -61,7 +52,7 @@ class WorkerRollouts:
         self._in_flight = questions_in_flight
         self._crew = crew
         self._demand = demand
-        self._sender = sender
+        self._weights = WorkerWeights(sender)
         self._nodes = nodes
         self._tell = tell
         self._write = write
@@ -69,9 +60,7 @@ class WorkerRollouts:
         self._hands: dict[str, Hand] = {}
         self._failures: Counter[str] = Counter()
         """How often each worker was lost, or did not get its weights, in this phase."""
-        self._key: object = None
-        self._version = self._checksum = self._number = 0
-        self._label = ""
+        self._number = 0
         self.on_tokens: Callable[[int], None] | None = None
 
     def start(self, count: int) -> None:
@@ -82,11 +71,7 @@ class WorkerRollouts:
 
     def publish(self, key: object, weights: "Callable[[], Mapping[str, torch.Tensor]]") -> None:
         """Have the next searches made with these weights; another key tells that they are others than before."""
-        if key == self._key:
-            return
-        parcel = pack({name: weight.detach().cpu() for name, weight in weights().items()}, self._version + 1)
-        self._sender.load(parcel)
-        self._version, self._checksum, self._label, self._key = parcel.version, parcel.checksum, label_text(parcel), key
+        self._weights.publish(key, weights)
 
     def search(
         self, kind: Kind, task: Task, room: int | None, questions: Sequence[Question], seed: int
@@ -96,9 +81,9 @@ class WorkerRollouts:
         Raises BackendError where no worker is left, RunError for a question that was with too many lost workers, and
         what a worker raises.
         """
-        assert self._version, "weights are published first"
+        assert self._weights.version, "weights are published first"
         self._number += 1
-        phase = Phase(self._number, kind, seed, self._version, room, task_text(task, questions[:1]))
+        phase = Phase(self._number, kind, seed, self._weights.version, room, task_text(task, questions[:1]))
         asked = {question.id: question for question in questions}
         shares = Shares(asked, self._in_flight)
         found: dict[str, SearchResult] = {}
@@ -134,11 +119,9 @@ class WorkerRollouts:
         free = [hand for hand in self._hands.values() if hand.loaded is not None and not hand.member.method]
         behind = [hand for hand in free if hand.version != phase.version]
         if behind:
-            for hand, ticket in zip(behind, self._sender.tickets(len(behind)), strict=True):
-                self._crew.call(hand.member, self._settings.answer_seconds, "take_weights", self._label, ticket)
-            failed = self._sender.deliver()
+            failed = self._weights.send(self._crew, behind, self._settings.answer_seconds)
             if failed:
-                self._tell(f"weights were not delivered to {count_of(len(behind), 'worker')}: {one_line(failed, 200)}")
+                self._tell(failed)
         for hand in free:
             name = hand.member.name
             taken = shares.take(name, len(self._hands)) if hand not in behind else []
@@ -166,7 +149,9 @@ class WorkerRollouts:
         if answer.method == "load":
             hand.loaded = time.monotonic()
         elif answer.method == "take_weights":
-            self._check_weights(hand, values)
+            missing = self._weights.confirm(hand, values)
+            if missing:
+                self._missed(hand, missing)
         elif values.get("refused"):
             # It has other weights than we thought: it gets these, and what it was asked is asked again.
             hand.version = None
@@ -187,22 +172,12 @@ class WorkerRollouts:
             )
         self._crew.call(member, self._settings.start_seconds, "load")
 
-    def _check_weights(self, hand: Hand, values: Mapping[str, Any]) -> None:
-        """Note which weights a worker has; those that did not come whole are sent again."""
-        if "missing" in values:
-            hand.version = None
-            self._missed(hand, one_line(str(values["missing"]), 200))
-        elif values["version"] == self._version and values["checksum"] != self._checksum:
-            raise RunError(f"{hand.member} has other weights {self._version} than were sent: their checksum is wrong")
-        else:
-            hand.version = int(values["version"])  # An older one is replaced before it is asked anything.
-
     def _missed(self, hand: Hand, reason: str) -> None:
         name = hand.member.name
         self._failures[name] += 1
         self._tell(f"{hand.member} does not have the present weights: {reason}. It is sent them again")
         if self._failures[name] > self._settings.restarts:
-            raise BackendError(f"{hand.member} did not get weights {self._version} in time: {reason}")
+            raise BackendError(f"{hand.member} did not get weights {self._weights.version}: {reason}")
 
     def _take(
         self,
