@@ -121,7 +121,7 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+        self._node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
         self.cluster = Cluster(initialize_head=True, head_node_args={**self._node, "include_dashboard": False})
         self._second = self.cluster.add_node(**self._node)
 

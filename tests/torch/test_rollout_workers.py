@@ -1,10 +1,12 @@
 """Rollouts of training on workers, without Ray: the same samples and weights, whatever happens to workers."""
 
 import json
+import sys
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from palmette.run.cluster.rollouts.wire import result_of, result_values
 from palmette.run.cluster.rollouts.worker import RolloutWorker
 from palmette.run.train import TrainingRun
 from palmette.run.training_checks import check_training
+from palmette.scale.connect import connected
 from palmette.scale.crew import Loss, Member
 from palmette.scale.fit import Demand, NodeRoom
 from palmette.scale.transport.object_store import StoreSender
@@ -38,9 +41,12 @@ NODES = [NodeRoom("here", 8, 0, 2**36)]
 
 
 class FakeRay:
-    """Ray's object store: an actor is called with the array itself."""
+    """Ray's object store: an actor is called with the array itself. `sizes` are those of all that was put into it."""
+
+    sizes: ClassVar[list[int]] = []
 
     def put(self, array: Any) -> Any:
+        self.sizes.append(array.nbytes)
         array = array.copy()
         array.flags.writeable = False
         return array
@@ -56,13 +62,13 @@ class Ran:
 
     def __init__(self, config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch, fate: Fate = lambda *_: None):
         @contextmanager
-        def connected(*_: object) -> Iterator[FakeRay]:
+        def no_cluster(*_: object) -> Iterator[FakeRay]:
             yield FakeRay()
 
         def crew(ray: Any, worker: type, demand: Demand, arguments: Any) -> InProcessCrew:
             return InProcessCrew(arguments(Member("any"))[0], fate, worker=worker)
 
-        monkeypatch.setattr(start, "connected", connected)
+        monkeypatch.setattr(start, "connected", no_cluster)
         monkeypatch.setattr(start, "node_rooms", lambda ray: NODES)
         monkeypatch.setattr(start, "Crew", crew)
         folder.mkdir()
@@ -138,20 +144,19 @@ def test_rollouts_ahead_of_updates_are_written_by_workers_while_this_process_lea
 
 
 def test_adapters_alone_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    put = FakeRay.put
-    monkeypatch.setattr(FakeRay, "put", lambda self, array: sizes.append(array.nbytes) or put(self, array))
+    FakeRay.sizes.clear()
     config = config_of(1, train__method="lora", train__lora_rank=2, train__eval_every=0, train__updates=1)
     folder = tmp_path / "run"
     with pytest.raises(FileNotFoundError):  # There is no model.safetensors: an adapter was trained.
         Ran(config, folder, monkeypatch)
     adapter = folder / "checkpoints" / "update-00000001" / "adapter_model.safetensors"
-    assert len(sizes) == 1 and 0.9 < sizes[0] / sum(tensor.nbytes for tensor in load_file(adapter).values()) < 1.5
+    (sent,) = FakeRay.sizes
+    assert 0.9 < sent / sum(tensor.nbytes for tensor in load_file(adapter).values()) < 1.5
 
 
 def rollouts(fate: Fate, tell: Any = lambda text: None, **settings: Any) -> WorkerRollouts:
     """Two workers that have no model yet, with weights of no model."""
-    crew = InProcessCrew("{}", fate, worker=RolloutWorker)
+    crew: Any = InProcessCrew("{}", fate, worker=RolloutWorker)
     scale = ScaleSettings(workers=2, **settings)
     made = WorkerRollouts(
         scale,
@@ -161,7 +166,7 @@ def rollouts(fate: Fate, tell: Any = lambda text: None, **settings: Any) -> Work
         StoreSender(FakeRay()),
         lambda: NODES,
         tell,
-        lambda event: None,  # type: ignore[arg-type]
+        lambda event: None,
     )
     made.publish("first", lambda: {"weight": torch.zeros(3)})
     made.start(2)
@@ -201,3 +206,22 @@ def test_what_workers_cannot_do_is_told_before_anything_is_loaded() -> None:
         check_training(config_of(2, policy__backend="sglang", policy__address="http://127.0.0.1:1"))
     with pytest.raises(ConfigError, match="nothing would run there: set scale.workers"):
         check_training(config_of(None, scale__address="auto"))
+
+
+def test_workers_and_ranks_of_one_run_share_the_connection_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    ray = types.SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **given: called.append(f"init {given['object_store_memory'] >> 20} MiB"),
+        shutdown=lambda: called.append("shutdown"),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("palmette.scale.connect.find_spec", lambda name: name)
+    settings = ScaleSettings(workers=1)
+    ranks = connected(settings, 1)
+    ranks.__enter__()
+    with connected(settings, 1):
+        ranks.__exit__(None, None, None)  # Ranks are lost and end, workers stay.
+        assert called == ["init 128 MiB"]
+    with connected(settings, 1, 2**30):
+        assert called == ["init 128 MiB", "shutdown", "init 1152 MiB"]
