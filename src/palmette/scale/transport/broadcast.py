@@ -49,6 +49,7 @@ class BroadcastSender:
         )  # fmt: skip
         self._receivers = count
         meeting = {"host": self._host, "port": port, "size": count + 1, "seconds": self._wait_seconds}
+        meeting["backend"] = _backend(self._content)
         return [json.dumps({**meeting, "rank": rank}) for rank in range(1, count + 1)]
 
     def deliver(self) -> str:
@@ -64,13 +65,13 @@ class BroadcastSender:
 
 
 def receive(ticket: str, size_bytes: int, device: str = "cpu") -> torch.Tensor:
-    """Join the group that a ticket names; return what is broadcast, in host memory.
+    """Join the group that a ticket names; return what is broadcast, in host memory. `device` is used for nccl.
 
     Raises BackendError, with who is missing, if it does not come in time.
     """
     told = json.loads(ticket)
     wait = timedelta(seconds=told["seconds"])
-    content = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    content = torch.empty(size_bytes, dtype=torch.uint8, device=device if told["backend"] == "nccl" else "cpu")
     try:
         store = TCPStore(told["host"], told["port"], is_master=False, wait_for_workers=False, timeout=wait)
         _broadcast(content, store, told["rank"], told["size"], told["seconds"])
@@ -83,10 +84,11 @@ def _broadcast(content: torch.Tensor, store: Store, rank: int, size: int, second
     """Make a group with all others of a sending, broadcast from rank 0, and leave it when all have everything."""
     _meet(store, rank, size, seconds)
     wait = timedelta(seconds=seconds)
-    if store_is_local(store):
+    if _is_local(store):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = "nccl" if content.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=PrefixStore("weights", store), rank=rank, world_size=size, timeout=wait)
+    dist.init_process_group(
+        _backend(content), store=PrefixStore("weights", store), rank=rank, world_size=size, timeout=wait
+    )
     try:
         dist.broadcast(content, 0)
         dist.barrier()  # The store is with rank 0: it stays until the last one is done.
@@ -94,7 +96,11 @@ def _broadcast(content: torch.Tensor, store: Store, rank: int, size: int, second
         dist.destroy_process_group()
 
 
-def store_is_local(store: Store) -> bool:
+def _backend(content: torch.Tensor) -> str:
+    return "nccl" if content.device.type == "cuda" else "gloo"
+
+
+def _is_local(store: Store) -> bool:
     """Return whether a group is on this machine alone."""
     return isinstance(store, TCPStore) and store.host in ("127.0.0.1", "localhost", "::1")
 
