@@ -1,7 +1,9 @@
 """Rollouts of training on real Ray: samples and final weights of 1 and 2 workers are those of the plain run."""
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,13 @@ SMALL: dict[str, Any] = {
     "policy.model": "seedling", "task.name": "ladder", "task.grade": 2, "task.questions": 20, "search.width": 4,
     "search.total_tokens": 60, "train.updates": 3, "train.questions": 4, "train.learning_rate": 1e-3,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Free what Ray has left of its processes while warnings of it are ignored."""
+    yield
+    gc.collect()
 
 
 def trained(folder: Path, kill_after: int | None = None, **scale: Any) -> tuple[list[Any], bytes]:
