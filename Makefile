@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test servers kills checks lint types imports tests browser format seedling seedling-words sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers kills kills-training checks lint types imports tests browser format seedling seedling-words sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -19,6 +19,9 @@ servers: $(READY)  ## searches, scores, training and the gateway on real servers
 
 kills: $(READY)  ## searches by Ray whose workers and nodes are killed at random moments; ranks by Ray, ranks that come too late
 	$(BIN)/python -m pytest -q -m kills tests/scale
+
+kills-training: $(READY)  ## training whose rollout actors, ranks, driver and nodes are killed, ten random moments each: an hour
+	for who in actor rank driver node; do $(BIN)/python -W ignore -m benchmarks.killed_ranks --who $$who || exit 1; done
 
 # What they say comes at once, when all are done.
 checks:

@@ -14,11 +14,18 @@ Fate = Callable[[Member, str, int], Loss | None]
 class InProcessCrew:
     """Answers every call when it is collected. `changed` values are laid over the answers to `hello`."""
 
-    def __init__(self, config: str, fate: Fate = lambda *_: None, changed: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: str,
+        fate: Fate = lambda *_: None,
+        changed: dict[str, Any] | None = None,
+        worker: Callable[[str, str, str], Any] = SearchWorker,
+    ) -> None:
         self._config = config
+        self._worker = worker
         self._fate = fate
         self._changed = changed or {}
-        self._calls: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._calls: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self.members: list[Member] = []
         self.asked: list[tuple[str, int]] = []
@@ -29,14 +36,14 @@ class InProcessCrew:
             self.members.append(member)
         member.lives += 1
         member.node = ""
-        member.actor = SearchWorker(self._config, "", "1")
+        member.actor = self._worker(self._config, "", "1")
         self.call(member, seconds, "hello")
 
-    def call(self, member: Member, seconds: float, method: str, *arguments: str) -> None:
+    def call(self, member: Member, seconds: float, method: str, *arguments: Any) -> None:
         assert not member.method
         member.method = method
         self._calls[member.name] = method, arguments
-        if method == "exchange" and (asked := json.loads(arguments[0])):
+        if method == "exchange" and (asked := json.loads(arguments[-1])):
             self.asked.append((member.name, len(asked)))
 
     def collect(self, seconds: float) -> Iterator[Answer | Loss]:

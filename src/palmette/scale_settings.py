@@ -1,7 +1,7 @@
 """The settings of a run on several workers: how many, on which Ray cluster, and how long each may take."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
@@ -40,7 +40,8 @@ class ScaleSettings(BaseModel):
 
     With `ranks` a training run learns in so many processes, each with a share of the weights: on the cluster at
     `address`, else on this machine without Ray. `staleness` is how many updates old the weights may be that have
-    written what an update learns from.
+    written what an update learns from. With `workers` a training run has its rollouts written there; `transport` is how
+    new weights get to them: by Ray's object store, or by a broadcast of torch.distributed.
     """
 
     model_config = StrategySettings.model_config
@@ -55,6 +56,7 @@ class ScaleSettings(BaseModel):
     restarts: int = Field(3, ge=0, le=1000)
     ranks: int | None = Field(None, ge=1, le=10_000)
     staleness: int = Field(0, ge=0, le=64)
+    transport: Literal["store", "broadcast"] = "store"
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> "ScaleSettings":

@@ -8,7 +8,7 @@ import pytest
 from palmette.backends.servers import client
 from palmette.config import load_config
 from palmette.errors import BackendError, ConfigError
-from palmette.events import UpdateDone
+from palmette.events import Noticed, UpdateDone
 from palmette.planner.run_plan import planned_memory
 from palmette.run.train import SERVED_WEIGHTS, TrainingRun
 from palmette.run.training_checks import check_training, training_config
@@ -91,6 +91,23 @@ def test_samples_of_other_weights_are_counted_and_their_ratio_is_seen_and_cut(tm
         numbers = trained(config, tmp_path / "run")[0].numbers
     assert numbers["stale_steps"] >= 8
     assert 0 < numbers["server_ratio_cut"] < 1  # Rounding alone lifts some ratios above 1.
+
+
+def test_samples_of_weights_older_than_allowed_are_dropped_and_counted(tmp_path: Path) -> None:
+    server = LoraServer()
+    with serving(server.manner()) as [address]:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        seen: list[Any] = []
+        with TrainingRun(config_of(address.address), folder) as run:
+            for event in run.updates():
+                seen.append(event)
+                # From the second update on the server says that it still has the first adapter.
+                server.answers_as = server.history[0].removeprefix("+")
+    first, second = [event.numbers for event in seen if isinstance(event, UpdateDone)]
+    assert (first["dropped_stale"], first["responses"], first["samples"]) == (0, 8, 8)
+    assert (second["dropped_stale"], second["responses"], second["samples"], second["steps"]) == (8, 0, 0, 0)
+    assert any("8 responses were not learned from" in event.text for event in seen if isinstance(event, Noticed))
 
 
 def test_a_run_goes_on_at_another_address_after_its_server_has_gone(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The weights of a policy in training as its servers get them: written to a folder, loaded by their own routes."""
 
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -53,6 +54,19 @@ class PublishedWeights:
         """Return the version, and how many steps since the last call servers wrote with other weights."""
         told, self._told_stale = self._told_stale, self._backend.stale_steps
         return {"served_version": float(self.version or 0), "stale_steps": float(self._told_stale - told)}
+
+    def older_than(self, update: int) -> set[str]:
+        """Return the questions since the last call with a step by weights of fewer updates than so many.
+
+        Weights are known by their names. Steps of weights whose names are not of this run are in `stale_steps` alone.
+        """
+        named = re.compile(rf"{re.escape(self._beginning)}[0-9a-f]+-(\d+)")
+        return {
+            question
+            for question, names in self._backend.take_stale().items()
+            for found in map(named.fullmatch, names)
+            if found is not None and int(found[1]) < update
+        }
 
     def close(self) -> None:
         """Take the weights off the servers and the disk, and end the connections."""

@@ -1,7 +1,8 @@
 """Searches inside a training run: the same parts and guards from one to the next, nothing recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from palmette.config import load_config
 from palmette.memory.meter import Meter
 from palmette.run.parts import Parts, limits_of
 from palmette.run.search import judge_of
@@ -29,18 +30,25 @@ class Rollouts:
 
     def __call__(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
         """Search the questions and return their results in order."""
-        found = {
-            growth.question.id: judge_tree(growth, self._judge, self._config.search)
-            for growth in search(
-                questions,
-                self._watch.backend,
-                self._watch.scorer,
-                self._watch.strategy(self._strategy),
-                self._limits,
-                seed=seed,
-                aggregate=self._config.search.aggregate,
-                observer=Observer(),
-                clusterer=self._clusterer,
-            )
-        }
+        found = {result.question.id: result for result in self.found(questions, seed)}
         return [found[question.id] for question in questions]
+
+    def found(self, questions: Iterable[Question], seed: int) -> Iterator[SearchResult]:
+        """Search questions as they come; yield each result when it is there."""
+        for growth in search(
+            questions,
+            self._watch.backend,
+            self._watch.scorer,
+            self._watch.strategy(self._strategy),
+            self._limits,
+            seed=seed,
+            aggregate=self._config.search.aggregate,
+            observer=Observer(),
+            clusterer=self._clusterer,
+        ):
+            yield judge_tree(growth, self._judge, self._config.search)
+
+
+def evaluation_config(config: Config) -> Config:
+    """Return the config of searches that evaluate: with the strategy and the width that `train` has for them."""
+    return load_config(config, {"search.strategy": config.train.eval_strategy, "search.width": config.train.eval_width})

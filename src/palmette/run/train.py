@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palmette import registry
-from palmette.config import load_config
 from palmette.errors import ConfigError, RunError
 from palmette.events import Evaluated, Event, Noticed, UpdateDone
 from palmette.planner.run_plan import PlannedMemory, planned_memory, refuse_what_cannot_fit
 from palmette.run.learning_run import LearningRun
 from palmette.run.parts import Askable, Parts, check_names, check_questions, load_embedder, load_scorer
-from palmette.run.rollout import Rollouts
+from palmette.run.rollout import Rollouts, evaluation_config
 from palmette.run.training_checks import (
     algorithm_of,
     check_references,
@@ -43,9 +42,14 @@ from palmette.train.training_parts import Progress, TrainingParts
 from palmette.units import one_line
 
 if TYPE_CHECKING:
+    from palmette.run.cluster.rollouts.drive import WorkerRollouts
+    from palmette.run.cluster.rollouts.wire import Kind
     from palmette.run.training_policy import TrainedPolicy
     from palmette.train.update.update_result import UpdateResult
 
+
+Searches = Callable[[Sequence[Question], int], list[SearchResult]]
+"""Searches questions with a seed; returns the results in their order."""
 
 SERVED_WEIGHTS = "served_weights"
 """The folder of a run in which servers find the present weights."""
@@ -65,6 +69,10 @@ class TrainingRun(LearningRun):
         check_training(config)
         super().__init__(config, folder)
         self._aggregate = config.search.aggregate
+        self._workers: WorkerRollouts | None = None
+        self._told: list[Noticed] = []
+        """Notices of workers that were recorded and not shown yet."""
+        self._restarts = 0
 
     def _enter(self) -> None:
         config = self.config
@@ -91,11 +99,15 @@ class TrainingRun(LearningRun):
         from palmette.run.training_policy import TrainedPolicy
 
         config = self.config
+        self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
         self.model = self.policy = TrainedPolicy(config, checkpoint, self.folder / SERVED_WEIGHTS, self._run)
         self._stack.callback(self.policy.close)
         backend = self.policy.backend
+        if config.scale.workers is not None:
+            self._start_workers()
         scorer = load_scorer(config.reward)
-        embedder = load_embedder(config.embedder, config.reward.device) if self._needs_embedder else None
+        needs_embedder = self._needs_embedder and self._workers is None
+        embedder = load_embedder(config.embedder, config.reward.device) if needs_embedder else None
         parts = Parts(backend, scorer, embedder)
         askable = check_questions(
             config, self.data.training, backend, scorer, most_prompt_tokens=config.train.prompt_tokens
@@ -110,18 +122,39 @@ class TrainingRun(LearningRun):
         self._questions_digest = digest_of(askable.questions)
         if checkpoint is not None:
             self._check_same_questions(checkpoint)
-        self._rollouts = Rollouts(config, parts, self.data.training, self._meter, askable.room)
-        self._evaluations: tuple[Rollouts, Task] | None = None
+        self._rollouts = self._searches("rollout", config, parts, self.data.training, askable.room)
+        self._evaluations: tuple[Searches, Task] | None = None
         if self.data.test is not None:
-            settings = {"search.strategy": config.train.eval_strategy, "search.width": config.train.eval_width}
-            testing = load_config(config, settings)
+            testing = evaluation_config(config)
             askable = check_questions(testing, self.data.test, backend, scorer)
             self._tell_skipped(askable, "test questions")
             test = replace(self.data.test, questions=askable.questions)
-            self._evaluations = Rollouts(testing, parts, test, self._meter, askable.room), test
-        self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
+            self._evaluations = self._searches("evaluation", testing, parts, test, askable.room), test
         if checkpoint is not None:
             self._tell_changed_rewards(checkpoint)
+
+    def _start_workers(self) -> None:
+        """Start the workers that write rollouts: by Ray, here or on a cluster."""
+        from palmette.run.cluster.rollouts.start import rollout_workers
+
+        size = sum(weight.nbytes for weight in self.policy.trained_weights().values())
+        self._workers = self._stack.enter_context(
+            rollout_workers(
+                self.config, self.data.training, size, str(self.policy.model.device), self._tell_worker, self._log.write
+            )
+        )
+
+    def _searches(self, kind: "Kind", config: Config, parts: Parts, task: Task, room: int | None) -> "Searches":
+        """Return who searches questions with a seed: this process, or the workers."""
+        if self._workers is None:
+            return Rollouts(config, parts, task, self._meter, room)
+        return partial(self._workers.search, kind, task, room)
+
+    def _tell_worker(self, text: str) -> None:
+        """Record what the user should know of workers; it is shown with the next event."""
+        notice = Noticed(self.progress.update, "worker", one_line(text, 300))
+        self._log.write(notice)
+        self._told.append(notice)
 
     def _tell_skipped(self, askable: Askable, kind: str) -> None:
         if askable.skipped:
@@ -160,6 +193,8 @@ class TrainingRun(LearningRun):
                     yield self._restart_ranks(lost)
                 for shown in self._updates():
                     losses = 0 if isinstance(shown, UpdateDone) else losses
+                    while self._told:
+                        yield self._told.pop(0)
                     yield shown
                 return
             except RankLostError as error:
@@ -178,6 +213,7 @@ class TrainingRun(LearningRun):
         where = "the beginning" if checkpoint is None else f"the checkpoint after update {checkpoint.update}"
         notice = Noticed(update, "rank", f"{one_line(str(error), 300)}. All ranks start again from {where}")
         self._record(notice)
+        self._restarts += 1
         self.policy.restart_ranks(checkpoint)
         self.progress = Progress(**checkpoint.state["progress"]) if checkpoint is not None else Progress()
         return notice
@@ -206,6 +242,7 @@ class TrainingRun(LearningRun):
             peak_bytes=self._meter.peaks,
             record=self._record,
             staleness=staleness,
+            too_old=None if self.policy.published is None else self.policy.published.older_than,
         )
 
     def _roll_out(self, questions: Sequence[Question], seed: int) -> list[SearchResult]:
@@ -215,10 +252,13 @@ class TrainingRun(LearningRun):
         return self._rollouts(questions, seed)
 
     def _publish(self) -> None:
-        """Have the newest weights where they generate: in this process, or on servers."""
+        """Have the newest weights where they generate: in this process, on workers, or on servers."""
         self.policy.fetch_weights()
         if self.policy.published is not None:
             self.policy.published.publish(self.progress.update)
+        if self._workers is not None:
+            # After ranks were lost the same update may have other weights.
+            self._workers.publish((self._restarts, self.progress.update), self.policy.trained_weights)
 
     def _compare(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
         """Compare the log-probabilities of who generated with those of the present weights; correct the samples."""
@@ -238,7 +278,7 @@ class TrainingRun(LearningRun):
 
     def listen(self, on_tokens: Callable[[int], None]) -> None:
         """Call this with the number of tokens that the policy has written since the last call."""
-        self.policy.backend.on_tokens = on_tokens
+        (self.policy.backend if self._workers is None else self._workers).on_tokens = on_tokens
 
     def _update(self, samples: Sequence[Sample], learning_rate: float, on_policy: bool = False) -> "UpdateResult":
         """Make one optimizer step, and before it one of a critic that is a model of its own, as verl does."""

@@ -81,6 +81,10 @@ class TrainedModel:
         """Return where in the folder of a checkpoint the adapter is."""
         return folder
 
+    def trained_weights(self) -> "dict[str, torch.Tensor]":
+        """Return the weights that training changes, by name: all of them, or those of the adapter."""
+        return {name: weight for name, weight in self.trained.named_parameters() if weight.requires_grad}
+
     def add_value_head(self) -> None:
         """Put a critic's head, which begins with 0 for every state, on the model's hidden states."""
         self.value_head = self._new_value_head()

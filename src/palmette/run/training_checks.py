@@ -69,16 +69,32 @@ def check_training(config: Config) -> None:
     if "gym" in train.rewards and not config.task.name.startswith("rg:"):
         raise ConfigError(f"train.rewards names gym, and the task is {config.task.name}: take an rg:NAME, or judge")
     check_boards(train.log_to)
+    _check_workers(config)
     _check_ranks(config)
+
+
+def _check_workers(config: Config) -> None:
+    """Raise ConfigError for rollouts that workers cannot write."""
+    scale, policy = config.scale, config.policy
+    if scale.address is not None and scale.workers is None and scale.ranks is None:
+        raise ConfigError(
+            "scale.address is set, and nothing would run there: set scale.workers for rollouts, scale.ranks for the "
+            "learner, or leave it out"
+        )
+    if scale.workers is not None and policy.is_served:
+        raise ConfigError(
+            f"scale.workers is {scale.workers}, and policy.backend is {policy.backend}: its servers write the "
+            f"rollouts. Leave scale.workers out, or set policy.backend to local"
+        )
 
 
 def _check_ranks(config: Config) -> None:
     """Raise ConfigError for what ranks cannot train."""
     if config.scale.ranks is None:
-        if config.scale.staleness:
+        if config.scale.staleness and config.scale.workers is None:
             raise ConfigError(
                 f"scale.staleness is {config.scale.staleness}: rollouts and updates take turns in one process. Set "
-                f"scale.ranks, 1 say, for updates beside rollouts"
+                f"scale.ranks, 1 say, or scale.workers for updates beside rollouts"
             )
         return
     if config.train.critic_model is not None:

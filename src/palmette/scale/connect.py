@@ -20,26 +20,38 @@ Ray = Any
 """The module `ray`: only processes that scale import it."""
 
 
+class _Connection:
+    """How many blocks of this process are inside of `connected`."""
+
+    blocks = 0
+
+
 @contextmanager
-def connected(settings: ScaleSettings, cpus: float) -> Iterator[Ray]:
+def connected(settings: ScaleSettings, cpus: float, more_store_bytes: int = 0) -> Iterator[Ray]:
     """Connect to the cluster at `scale.address`, or start one here with so many cores, and leave or end it afterwards.
 
-    Raises ConfigError where Ray is not installed, BackendError where there is no cluster or it is of another version.
+    One that is started here can hold `more_store_bytes` beside messages. A second block of this process shares the
+    connection of the first; the last one to end ends it. Raises ConfigError where Ray is not installed, BackendError
+    where there is no cluster or it is of another version.
     """
     if find_spec("ray") is None:
         raise ConfigError("scale.workers and scale.address need Ray: pip install 'palmette[scale]'")
-    added = _environment(settings)
+    added = {} if _Connection.blocks else _environment(settings)
     os.environ.update(added)
     try:
         import ray
 
-        if ray.is_initialized():
-            raise ConfigError("this process is connected to Ray already: call ray.shutdown() first")
-        _initialize(ray, settings, cpus)
+        if not _Connection.blocks:
+            if ray.is_initialized():
+                raise ConfigError("this process is connected to Ray already: call ray.shutdown() first")
+            _initialize(ray, settings, cpus, _OBJECT_STORE_BYTES + more_store_bytes)
+        _Connection.blocks += 1
         try:
             yield ray
         finally:
-            ray.shutdown()
+            _Connection.blocks -= 1
+            if not _Connection.blocks:
+                ray.shutdown()
     finally:
         for name in added:
             os.environ.pop(name, None)
@@ -58,14 +70,14 @@ def _environment(settings: ScaleSettings) -> dict[str, str]:
     return {name: value for name, value in told.items() if name not in os.environ}
 
 
-def _initialize(ray: Ray, settings: ScaleSettings, cpus: float) -> None:
+def _initialize(ray: Ray, settings: ScaleSettings, cpus: float, store_bytes: int) -> None:
     options: dict[str, Any] = {
         "address": settings.address or "local",
         "log_to_driver": False,
         "logging_level": "CRITICAL",
     }
     if settings.address is None:
-        options |= {"num_cpus": cpus, "object_store_memory": _OBJECT_STORE_BYTES, "include_dashboard": False}
+        options |= {"num_cpus": cpus, "object_store_memory": store_bytes, "include_dashboard": False}
     what = "start Ray on this machine" if settings.address is None else f"reach a Ray cluster at {settings.address}"
     try:
         if settings.address not in (None, "auto"):

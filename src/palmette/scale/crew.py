@@ -76,8 +76,8 @@ class Crew:
         member.actor = self._actor.remote(*self._arguments(member))
         self.call(member, seconds, "hello")
 
-    def call(self, member: Member, seconds: float, method: str, *arguments: str) -> None:
-        """Call a method; its answer has to come within so many seconds."""
+    def call(self, member: Member, seconds: float, method: str, *arguments: Any) -> None:
+        """Call a method; its answer has to come within so many seconds. Arguments are texts, or references of Ray's."""
         assert not member.method, f"{member} has not answered {member.method} yet"
         member._answer = getattr(member.actor, method).remote(*arguments)
         member.method = method

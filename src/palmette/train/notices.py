@@ -30,6 +30,13 @@ def notices_of(done: UpdateDone, first_entropy: float | None, without_signal: in
             f"no reward applied to any of the {numbers['responses']:.0f} responses: train.rewards gave None for all of "
             f"them, or failed and was skipped, and nothing is learned",
         )
+    if numbers.get("dropped_stale"):
+        yield Noticed(
+            done.update,
+            "stale",
+            f"{numbers['dropped_stale']:.0f} responses were not learned from: servers say that they wrote them with "
+            f"weights of this run that are older than scale.staleness allows",
+        )
     if without_signal >= SIGNALLESS_UPDATES:
         yield Noticed(
             done.update,

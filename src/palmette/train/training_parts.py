@@ -1,6 +1,6 @@
 """What the training loop calls and what it has to remember."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -36,11 +36,12 @@ class TrainingParts:
     `staleness` is above 0 it has those that `publish` has given it last, which is called while no update is under way.
     `reference` returns log-probabilities under the reference policy, None where no KL divergence is asked for; `values`
     what a critic expects before each token, None without one. `compare` corrects samples that a server or older weights
-    generated, with statistics; None where there are none. `learning_rate` returns that of the next update, given the
-    number of updates done; `update` makes one optimizer step with it, and its last argument tells that the policy has
-    not changed since it generated the samples. With a `staleness` it is called in a thread of its own, while this one
-    generates what a coming update learns from: at most so many updates ahead. `phase` meters a block under a
-    name and frees unused memory after it.
+    generated, with statistics; None where there are none. `too_old` returns the questions of the last `roll_out` that
+    weights of fewer updates than so many wrote, None where there cannot be any. `learning_rate` returns that of the
+    next update, given the number of updates done; `update` makes one optimizer step with it, and its last argument
+    tells that the policy has not changed since it generated the samples. With a `staleness` it is called in a thread of
+    its own, while this one generates what a coming update learns from: at most so many updates ahead. `phase` meters a
+    block under a name and frees unused memory after it.
     """
 
     order: QuestionOrder
@@ -59,3 +60,4 @@ class TrainingParts:
     peak_bytes: Callable[[], dict[str, int]]
     record: Callable[[Event], None]
     staleness: int = 0
+    too_old: Callable[[int], Collection[str]] | None = None

@@ -157,6 +157,11 @@ class ServedBackend:
         """Steps so far that a server wrote with other weights than those of `use_weights`."""
         return self._writer.stale_steps
 
+    def take_stale(self) -> dict[str, set[str]]:
+        """Return by question the names of other weights that servers wrote steps with since the last call."""
+        stale, self._writer.stale = self._writer.stale, {}
+        return stale
+
     def use_weights(self, weights: Weights) -> None:
         """Have all servers write with these weights; see `versions.use_weights`. Nothing may be in flight."""
         self._loop.wait_for(use_weights(self._versions(), self._clients, self._pool, weights))

@@ -22,6 +22,8 @@ class StepWriter:
         self._places = asyncio.Semaphore(most_in_flight)
         self.stale_steps = 0
         """Steps of which a server said that it wrote them with other weights than those it has to have."""
+        self.stale: dict[str, set[str]] = {}
+        """The names of such weights, by question."""
 
     async def write(self, expansion: Expansion) -> Step:
         """Return the step of an expansion.
@@ -33,7 +35,7 @@ class StepWriter:
         stops = [expansion.step_end] if expansion.stop is None else [expansion.step_end, expansion.stop]
         tokens: list[int] = []
         logprobs: list[float] = []
-        is_stale = False
+        others: set[str] = set()
         cached: int | None = None
         async with self._places:
             while True:
@@ -53,7 +55,8 @@ class StepWriter:
                         f"for question {one_line(expansion.question, 80)}: expected one token or more, with one each"
                     )
                 weights = getattr(self._dialect, "weights", None)
-                is_stale |= weights is not None and written.version not in (None, weights.name)
+                if weights is not None and written.version is not None and written.version != weights.name:
+                    others.add(written.version)
                 cached = written.cached_tokens if not begun else cached
                 tokens += written.tokens
                 logprobs += written.logprobs
@@ -61,7 +64,9 @@ class StepWriter:
                     ending = self._text.ending(expansion, tokens[:count])
                     if ending is not None:
                         finish, text = ending
-                        self.stale_steps += is_stale
+                        if others:
+                            self.stale_steps += 1
+                            self.stale.setdefault(expansion.question, set()).update(others)
                         temperature = self._dialect.logprob_temperature(expansion.temperature)
                         return Step(tuple(tokens[:count]), text, tuple(logprobs[:count]), finish, temperature, cached)
 

@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 1.0
 """How long `exchange` waits for a question to finish: its answer is also the sign that the worker lives."""
 
 
-def _telling(method: Callable[..., dict[str, Any]]) -> Callable[..., str]:
+def telling(method: Callable[..., dict[str, Any]]) -> Callable[..., str]:
     """Return the method with its values as JSON; an error is told in them, not raised."""
 
     @wraps(method)
@@ -41,6 +41,19 @@ def _telling(method: Callable[..., dict[str, Any]]) -> Callable[..., str]:
     return told
 
 
+def identity() -> dict[str, Any]:
+    """Return who this process is: version, machine, process and clock."""
+    machine = {"node": platform.node(), "process": os.getpid(), "python": platform.python_version()}
+    return {"version": __version__, "clock": time.time(), **machine}
+
+
+def prepare_process(folder: str, threads: str) -> None:
+    """Set what torch reads when it is imported; let parts of one's own be found in the folder that the driver is in."""
+    os.environ["OMP_NUM_THREADS"] = threads
+    if os.path.isdir(folder) and folder not in sys.path:
+        sys.path.append(folder)
+
+
 class SearchWorker:
     """Searches in a thread of its own, while its methods are called by the driver, one at a time.
 
@@ -51,7 +64,7 @@ class SearchWorker:
         self._config_text = config
         self._folder = folder
         self._threads = threads
-        self._questions = _Arriving()
+        self._questions = Arriving()
         self._lines: list[str] = []
         self._began: dict[str, float] = {}
         self._tokens = self._finished = self._told_finished = 0
@@ -62,18 +75,15 @@ class SearchWorker:
         self._parts: Parts
         self._meter: Meter
 
-    @_telling
+    @telling
     def hello(self) -> dict[str, Any]:
-        """Return who this is: version, machine, process and clock."""
-        machine = {"node": platform.node(), "process": os.getpid(), "python": platform.python_version()}
-        return {"version": __version__, "clock": time.time(), **machine}
+        """Return who this is."""
+        return identity()
 
-    @_telling
+    @telling
     def load(self) -> dict[str, Any]:
         """Load the models, unless they do not fit this machine."""
-        os.environ["OMP_NUM_THREADS"] = self._threads  # Before torch is imported, which reads it once.
-        if os.path.isdir(self._folder) and self._folder not in sys.path:
-            sys.path.append(self._folder)  # Parts of one's own are imported from the folder that the driver is in.
+        prepare_process(self._folder, self._threads)
         self._config = config_of(self._config_text)
         self._meter = make_meter(self._config)
         self._meter.__enter__()
@@ -82,7 +92,7 @@ class SearchWorker:
         self._meter.reclaim("load", parse_bytes(self._config.memory.reclaim_least))
         return {"held_bytes": held_bytes("cpu"), "kv_bytes_per_token": kv_bytes_per_token(self._parts.backend)}
 
-    @_telling
+    @telling
     def check(self, task: str) -> dict[str, Any]:
         """Return which of a task's questions can be asked, why others cannot, and the room of each tree."""
         asked = check_questions(self._config, task_of(task), self._parts.backend, self._parts.scorer)
@@ -90,7 +100,7 @@ class SearchWorker:
         notices = list(notices_of(self._parts))
         return {"questions": questions, "skipped": list(asked.skipped), "room": asked.room, "notices": notices}
 
-    @_telling
+    @telling
     def begin(self, task: str, room: str) -> dict[str, Any]:
         """Start the search of what `exchange` will bring."""
         asked = task_of(task)
@@ -109,7 +119,7 @@ class SearchWorker:
         self._thread.start()
         return {}
 
-    @_telling
+    @telling
     def exchange(self, questions: str) -> dict[str, Any]:
         """Take questions; return the events since the last call, at once where a question is finished."""
         self._questions.add(questions_of(questions))
@@ -117,7 +127,7 @@ class SearchWorker:
             self._changed.wait_for(self._has_news, _ANSWER_SECONDS)
             return self._told()
 
-    @_telling
+    @telling
     def finish(self) -> dict[str, Any]:
         """End the search when nothing is in flight; return the last events."""
         self._questions.close()
@@ -161,7 +171,7 @@ class SearchWorker:
         self._tokens = progress.tokens
 
 
-class _Arriving(Iterator[Question]):
+class Arriving(Iterator[Question]):
     """Questions in the order in which they are sent.
 
     With nothing to give it stops, and can be asked again; while nothing is in flight it waits for a question, or for
@@ -175,16 +185,19 @@ class _Arriving(Iterator[Question]):
         self._arrived = threading.Condition()
 
     def add(self, questions: tuple[Question, ...]) -> None:
+        """Bring questions."""
         with self._arrived:
             self._waiting.extend(questions)
             self._arrived.notify_all()
 
     def close(self) -> None:
+        """Say that none will come any more."""
         with self._arrived:
             self._is_closed = True
             self._arrived.notify_all()
 
     def finished(self) -> None:
+        """Count one of those in flight as finished."""
         with self._arrived:
             self._in_flight -= 1
 

@@ -35,6 +35,7 @@ class Ahead:
         for _ in range(len(self._rolled), max(1, self._parts.staleness)):
             self.add(progress)
         rolled, timed = self._rolled.popleft()
+        assert progress.update - rolled.version <= self._parts.staleness, "rollouts of one update more are asked for"
         for name, seconds in publishing.seconds.items():
             timed.seconds[name] = round(timed.seconds[name] + seconds, 3)
         return rolled, timed

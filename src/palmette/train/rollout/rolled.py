@@ -16,6 +16,8 @@ from palmette.train.training_parts import TrainingParts
 class Rolled:
     """What an update learns from, with statistics: draws of questions, failed rewards, what functions logged.
 
+    Responses of weights that are too old are not in it, `dropped_stale` counts them.
+
     `position` is where in the order of questions it ended. `version` is the number of updates that the weights had
     behind them which wrote it.
     """
@@ -42,11 +44,14 @@ def roll_out(
     times.
     """
     groups: list[Group] = []
-    draws = failed = 0
+    draws = failed = dropped = 0
     logged: dict[str, list[float]] = {}
     while not draws or (draws < parts.credit.most_draws and _with_signal(groups) < settings.questions):
         questions, position = parts.order.take(position, settings.questions)
         results = parts.roll_out(questions, _rollout_seed(seed, update, draws))
+        too_old = () if parts.too_old is None else parts.too_old(update - parts.staleness)
+        dropped += sum(len(responses_of(result, aggregate)) for result in results if result.question.id in too_old)
+        results = [result for result in results if result.question.id not in too_old]
         responses = [response for result in results for response in responses_of(result, aggregate)]
         epoch = position / max(1, len(parts.order))
         rewarded = parts.rewards.of(responses, TrainerState(update, settings.updates, epoch))
@@ -57,6 +62,8 @@ def roll_out(
             logged.setdefault(f"metric {name}", []).extend(values)
     means = {name: statistics.fmean(values) for name, values in logged.items()}
     numbers = {"draws": float(draws), "failed_rewards": float(failed), **means}
+    if parts.too_old is not None:
+        numbers["dropped_stale"] = float(dropped)
     return Rolled(groups, numbers, position, version)
 
 

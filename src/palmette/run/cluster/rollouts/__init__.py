@@ -1,0 +1,1 @@
+"""The rollouts of training on workers: weights out, questions out, whole trees in."""

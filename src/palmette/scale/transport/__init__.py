@@ -1,0 +1,1 @@
+"""How new weights get from the process that trains to those that generate."""
