@@ -144,6 +144,7 @@ class Session:
 
     `peak_kv_tokens` is the largest sum over the trees in flight, each with what the cache holds for it after its last
     whole wave. Runs of earlier versions have `kv_as_held` False: this one cannot be counted again.
+    `driver_seconds` are the processor seconds that the driver of workers took for itself.
     """
 
     kind: ClassVar[str] = "session"
@@ -155,6 +156,16 @@ class Session:
     peak_kv_tokens: Count = 0
     kv_as_held: bool = False
     servers: tuple[ServerUse, ...] = ()
+    driver_seconds: Amount = 0.0
+
+
+@dataclass(frozen=True)
+class TicksOfSize:
+    """Ticks of similar size: how many, the rows that they had together, and the policy's seconds up to each of them."""
+
+    ticks: Count
+    rows: Count
+    seconds: Amount
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,8 @@ class Occupancy:
     `ticks` counts the policy's forward passes that sampled tokens, `rows` the tokens that they sampled, one for each
     row; both are 0 for a backend that does not tell them. `spent` has the seconds of each activity: policy, reward,
     embedder, strategy; what is left of a bin went into the rest of the loop and the judge. `worker` is the name of the
-    worker, empty for the process that wrote the file; so it is in the events of memory.
+    worker, empty for the process that wrote the file; so it is in the events of memory. `by_size` has the ticks once
+    more, by how many rows they had: 1, 2 to 3, 4 to 7 and so on.
     """
 
     kind: ClassVar[str] = "occupancy"
@@ -174,6 +186,7 @@ class Occupancy:
     rows: tuple[Count, ...]
     spent: dict[str, tuple[Amount, ...]]
     worker: str = ""
+    by_size: tuple[TicksOfSize, ...] = ()
 
 
 @dataclass(frozen=True)

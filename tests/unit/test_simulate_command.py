@@ -18,12 +18,14 @@ from palmette.events import (
     QuestionStarted,
     RunStarted,
     Session,
+    TicksOfSize,
     UpdateDone,
     WaveDone,
 )
 from palmette.run.folder import recorded_values
 from palmette.simulate.costs import fit_costs, nonnegative_fit
-from palmette.simulate.work import Question, Wave, question_of, read_run
+from palmette.simulate.measured import contention_of, measured_dispatch
+from palmette.simulate.work import Question, Recorded, Wave, question_of, read_run
 
 
 def node(id: int, parent: int, tokens: int, *, finished: bool = False) -> NodeRecord:
@@ -87,6 +89,28 @@ def test_the_costs_of_a_recorded_run(tmp_path: Path) -> None:
     costs = fit_costs(read_run(record(tmp_path / "run")))
     found = (costs.tick_seconds, costs.row_seconds, costs.step_seconds, costs.question_seconds)
     assert found == pytest.approx((0.010, 0.001, 0.005, 0.020))
+
+
+def test_costs_and_what_workers_cost_each_other_come_from_ticks_by_size() -> None:
+    """Ticks take 10 ms and 1 ms a row; in the run of two workers everything takes a quarter longer."""
+
+    def recorded(slower: float, *workers: str) -> Recorded:
+        sizes = tuple(TicksOfSize(ticks, rows, slower * (0.01 * ticks + 0.001 * rows)) for ticks, rows in SIZES)
+        spent = {"policy": (sum(size.seconds for size in sizes),), "reward": (slower * 0.3,)}
+        events = tuple(Occupancy(0, 1, (0,), (0,), spent, worker, sizes) for worker in workers)
+        return Recorded(load_config(None, {}), (Question(0, (Wave((1,) * 60, (0,) * 60, 0),)),) * len(workers),
+                        (Session(9.0, 0, 0, 1, 0, driver_seconds=0.004 * len(workers)),), events)  # fmt: skip
+
+    alone, beside = recorded(1.0, ""), recorded(1.25, "1", "2")
+    costs = fit_costs(alone)
+    assert (costs.tick_seconds, costs.row_seconds, costs.step_seconds) == pytest.approx((0.010, 0.001, 0.005))
+    assert contention_of(alone, beside) == pytest.approx(0.25)
+    assert measured_dispatch(beside) == pytest.approx(0.008)
+    with pytest.raises(PalmetteError, match="at least 2 of them"):
+        contention_of(alone, alone)
+
+
+SIZES = ((3, 3), (10, 200), (40, 2000))
 
 
 def run(*arguments: object) -> str:

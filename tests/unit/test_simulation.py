@@ -76,6 +76,14 @@ def test_workers_that_share_a_device_slow_each_other_down() -> None:
     assert outcome.utilisation == pytest.approx(6 / 8)
 
 
+def test_workers_beside_each_other_take_longer_by_what_they_cost_each_other() -> None:
+    setup = Setup(nodes=1, workers=3, devices=2, in_flight=1, contention=0.5)
+    # Two at a time, each at 1 / 1.5: three workers with 2 s of work have 4/9 of a device each until 4.5 s.
+    assert simulate([asked((2,))] * 3, setup, TICK).seconds == pytest.approx(4.5)
+    # The shorter is done after 1.5 s, when the longer has 2 s left, which it does alone.
+    assert simulate([asked((1,)), asked((3,))], setup, TICK).seconds == pytest.approx(3.5)
+
+
 def test_questions_that_were_dealt_out_stay_with_their_owners() -> None:
     questions = [asked((4,)), asked((1,)), asked((4,)), asked((1,))]
     setup = Setup(nodes=1, workers=2, devices=2, in_flight=1)

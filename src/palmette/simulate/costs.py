@@ -1,5 +1,6 @@
 """What a search's work costs, fitted to the seconds that a measured run spent on it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,19 +46,13 @@ def fit_costs(run: Recorded) -> Costs:
     for event in run.occupancies:
         for activity, bins in event.spent.items():
             spent[activity] = spent.get(activity, 0.0) + sum(bins)
-    tokens = sum(question.tokens for question in run.questions)
-    prompts = sum(question.prompt_tokens for question in run.questions)
-    points = [
-        (ticks, rows * (1 + prompts / tokens), policy)
-        for event in run.occupancies
-        for ticks, rows, policy in zip(event.ticks, event.rows, event.spent.get("policy", ()), strict=False)
-        if ticks
-    ]
+    points = tick_points(run)
     policy = spent.get("policy", 0.0) or seconds
     if points:
-        tick, row = nonnegative_fit(points)
+        # Of many ticks the mean is known better: as least squares over each of them would have it.
+        tick, row = nonnegative_fit([tuple(value / math.sqrt(point[0]) for value in point) for point in points])
         scale = policy / sum(tick * ticks + row * rows for ticks, rows, _ in points)
-        told = f"fitted to {len(points)} stretches of the run"
+        told = f"fitted to {sum(ticks for ticks, _, _ in points):,.0f} ticks"
     else:
         # Servers do not tell their ticks: the longest step of a wave is the number of its ticks.
         longest = sum(max(wave.steps, default=0) for question in run.questions for wave in question.waves)
@@ -69,7 +64,25 @@ def fit_costs(run: Recorded) -> Costs:
     return Costs(scale * tick, scale * row, waves / max(1, steps), rest / len(run.questions), told)
 
 
-def nonnegative_fit(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+def tick_points(run: Recorded) -> list[tuple[float, float, float]]:
+    """Return (ticks, rows, seconds) of ticks that belong together; a token of a prompt counts as a row.
+
+    They are told by size, or by moment where a run does not tell sizes.
+    """
+    tokens = sum(question.tokens for question in run.questions)
+    each_row = 1 + sum(question.prompt_tokens for question in run.questions) / max(1, tokens)
+    sizes = [size for event in run.occupancies for size in event.by_size]
+    if sizes:
+        return [(size.ticks, size.rows * each_row, size.seconds) for size in sizes]
+    return [
+        (ticks, rows * each_row, policy)
+        for event in run.occupancies
+        for ticks, rows, policy in zip(event.ticks, event.rows, event.spent.get("policy", ()), strict=False)
+        if ticks
+    ]
+
+
+def nonnegative_fit(points: Sequence[tuple[float, ...]]) -> tuple[float, float]:
     """Return the nonnegative x, y for which a x + b y is closest to c over all (a, b, c), by least squares."""
     aa = sum(a * a for a, _, _ in points)
     bb = sum(b * b for _, b, _ in points)
