@@ -36,7 +36,7 @@ from palmette.simulate.measured import measured_contention, measured_dispatch, r
 from palmette.simulate.scaling import draw, measured_costs, setup_of
 from palmette.simulate.setup import Setup
 from palmette.simulate.simulation import simulate
-from palmette.simulate.work import Question, Recorded, read_run
+from palmette.simulate.work import Question, Recorded, joined, read_run
 
 SKIPPED = (1000, 3000)
 """The questions that costs are measured on come after so many others, and those that contention is measured on."""
@@ -55,7 +55,7 @@ with palmette.Searcher(settings=json.loads(settings)) as searcher:
     print("ready", flush=True)
     for number in range(int(rounds)):
         sys.stdin.readline()
-        task = palmette.load_task("ladder", questions=int(count), skip=int(skip) + number * 10_000)
+        task = palmette.load_task("ladder", questions=int(count), skip=int(skip) + number * 100)
         searcher.search(task, out=f"{out}-{number}")
         print("done", flush=True)
 """
@@ -66,7 +66,13 @@ Part = list[Recorded]
 
 
 def real_rounds(
-    options: argparse.Namespace, settings: dict[str, Any], folder: Path, skip: int, count: int, workers: int, rounds: int
+    options: argparse.Namespace,
+    settings: dict[str, Any],
+    folder: Path,
+    skip: int,
+    count: int,
+    workers: int,
+    rounds: int,
 ) -> list[Part]:
     """Search so many questions in each round with so many processes; return what each recorded, by round.
 
@@ -115,13 +121,14 @@ def check_search(options: argparse.Namespace, folder: Path, cores: int) -> float
             skip, count = (0, workers) if workers > 0 else (SKIPPED[workers], beside if workers else 1)
             done = searched(options, folder / f"{workers}-{turn}", skip + 200 * turn, count)
             runs.setdefault(str(workers), []).append(done)
-    measured = joined([run for part in runs["0"] for run in part])
-    costs, contention = measured_costs(measured), 0.0
+    lone = [run for part in runs["0"] for run in part]
+    measured, costs, contention = joined(lone), measured_costs(*lone), 0.0
     if "-1" in runs:
         contention = measured_contention(measured, [run for part in runs["-1"] for run in part], beside)
     dispatch = measured_dispatch(measured) or 0.0
     print(f"costs: {costs}\ncontention: {contention:.3f}, dispatch: {dispatch * 1e3:.2f} ms a question\n")
-    print("| workers | real s a question | of each run | same | ratio | drawn | ratio |\n|---:|---:|---|---:|---:|---:|---:|")
+    print("| workers | real s a question | of each run | same | ratio | drawn | ratio |")
+    print("|---:|---:|---|---:|---:|---:|---:|")
     for workers in options.workers:
         parts = runs[str(workers)]
         devices = cores if options.clock == "wall" else workers
@@ -130,24 +137,12 @@ def check_search(options: argparse.Namespace, folder: Path, cores: int) -> float
         real = [_longest(part) / options.questions for part in parts]
         same = [_simulated([run.questions for run in part], setup, costs) for part in parts]
         shares = [_counts(part, workers) for part in parts]
-        drawn = [_drawn(measured, counts, setup, costs, options.by) for counts in shares]
+        drawn = [_drawn(measured, counts, setup, costs) for counts in shares]
         mean, alike, lots = (statistics.fmean(values) for values in (real, same, drawn))
-        print(
-            f"| {workers} | {mean:.4f} | {', '.join(f'{own:.4f}' for own in real)} | {alike:.4f} | {alike / mean:.3f} | "
-            f"{lots:.4f} | {lots / mean:.3f} |",
-            flush=True,
-        )
+        each = ", ".join(f"{own:.4f}" for own in real)
+        told = f"| {workers} | {mean:.4f} | {each} | {alike:.4f} | {alike / mean:.3f} |"
+        print(f"{told} {lots:.4f} | {lots / mean:.3f} |", flush=True)
     return contention
-
-
-def joined(runs: Sequence[Recorded]) -> Recorded:
-    """Return several runs as one with the work of all."""
-    return replace(
-        runs[0],
-        questions=tuple(question for run in runs for question in run.questions),
-        sessions=tuple(session for run in runs for session in run.sessions),
-        occupancies=tuple(event for run in runs for event in run.occupancies),
-    )
 
 
 def _longest(part: Part) -> float:
@@ -158,7 +153,7 @@ def _counts(part: Part, workers: int) -> list[int]:
     return [len(run.questions) for run in part] if len(part) == workers else [sum(len(run.questions) for run in part)]
 
 
-def _drawn(measured: Recorded, counts: list[int], setup: Setup, costs: Costs, by: str) -> float:
+def _drawn(measured: Recorded, counts: list[int], setup: Setup, costs: Costs) -> float:
     """Return the seconds per question of questions drawn from another run, the mean of 8 draws."""
     return statistics.fmean(
         _simulated([draw(measured.questions, count, 100 * seed + place) for place, count in enumerate(counts)],
@@ -183,7 +178,7 @@ def check_updates(options: argparse.Namespace, folder: Path, cores: int, content
     rounds = options.updates // 2
     [alone] = zip(*real_rounds(options, ROLLOUTS, folder / "costs", SKIPPED[0], EACH, 1, rounds), strict=True)
     measured = joined(alone)
-    costs = measured_costs(alone[0]) if len(alone) == 1 else _costs_of_rounds(alone)
+    costs = measured_costs(*alone)
     learner = read_learner(folder / "train", measured.config, ranks=1)
     learned = statistics.fmean(learner.seconds[1::2])
     learner = with_updates(replace(learner, seconds=learner.seconds[::2]), 50, 0, 1)
@@ -201,14 +196,6 @@ def check_updates(options: argparse.Namespace, folder: Path, cores: int, content
         found = simulate(questions, setup, costs, learner=learner).per_update
         assert found is not None
         print(f"| {name} | {real:.3f} | {rolled:.3f} | {found:.3f} | {found / real:.3f} |", flush=True)
-
-
-def _costs_of_rounds(rounds: Sequence[Recorded]) -> Costs:
-    """Return the costs of searches one after the other: ticks are counted by round, the rest over all of them."""
-    own = [measured_costs(run) for run in rounds]
-    whole = measured_costs(joined(rounds))
-    return replace(whole, tick_seconds=statistics.fmean(costs.tick_seconds for costs in own),
-                   row_seconds=statistics.fmean(costs.row_seconds for costs in own))  # fmt: skip
 
 
 def _start(options: argparse.Namespace, script: str, arguments: list[str]) -> "subprocess.Popen[str]":

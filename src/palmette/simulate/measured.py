@@ -69,8 +69,8 @@ def contention_of(alone: Recorded, beside: Recorded) -> float:
 def measured_contention(alone: Recorded, beside: Sequence[Recorded], workers: int) -> float:
     """Return by which share each of so many workers on one node slows every other down, 0 where they do not.
 
-    `alone` is a run of one worker, `beside` are those of all workers: compared is what they spent on their work with what
-    one worker alone would have. Raises RunError where they do not tell.
+    `alone` is a run of one worker, `beside` are those of all workers: what they spent on their work is compared with
+    what one worker alone would have spent. Raises RunError where they do not tell.
     """
     costs = fit_costs(alone)
     spent = expected = 0.0

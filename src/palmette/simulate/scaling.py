@@ -8,7 +8,7 @@ from palmette.simulate.costs import Costs, fit_costs
 from palmette.simulate.outcome import Outcome
 from palmette.simulate.setup import Learner, Setup
 from palmette.simulate.simulation import simulate
-from palmette.simulate.work import Question, Recorded
+from palmette.simulate.work import Question, Recorded, joined
 
 BEND = 0.8
 """Workers are taken to help while each does at least this share of what one alone would."""
@@ -23,13 +23,13 @@ class Point:
     efficiency: float
 
 
-def measured_costs(run: Recorded) -> Costs:
-    """Return the costs of a run's work, with ticks as many as its simulation has. Raises as `fit_costs` does."""
-    costs = fit_costs(run)
-    ticks = sum(sum(event.ticks) for event in run.occupancies)
+def measured_costs(*runs: Recorded) -> Costs:
+    """Return the costs of the work of runs, with ticks as many as their simulation has. Raises as `fit_costs` does."""
+    costs = fit_costs(joined(runs))
+    ticks = sum(sum(event.ticks) for run in runs for event in run.occupancies)
     if not ticks:
         return costs
-    return costs.with_ticks(ticks, round(simulate(run.questions, setup_of(run), costs).ticks))
+    return costs.with_ticks(ticks, round(sum(simulate(run.questions, setup_of(run), costs).ticks for run in runs)))
 
 
 def setup_of(run: Recorded) -> Setup:

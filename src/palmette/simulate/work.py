@@ -1,7 +1,7 @@
 """What the questions of a recorded search were made of: steps by wave, their lengths, the prefixes that they share."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from palmette.config import recorded_config
@@ -60,6 +60,17 @@ class Recorded:
     sessions: tuple[Session, ...] = ()
     occupancies: tuple[Occupancy, ...] = ()
     updates: tuple[UpdateDone, ...] = ()
+
+
+def joined(runs: Sequence[Recorded]) -> Recorded:
+    """Return runs of one config as one, with the work of all."""
+    return replace(
+        runs[0],
+        questions=tuple(question for run in runs for question in run.questions),
+        sessions=tuple(session for run in runs for session in run.sessions),
+        occupancies=tuple(event for run in runs for event in run.occupancies),
+        updates=tuple(update for run in runs for update in run.updates),
+    )
 
 
 @dataclass

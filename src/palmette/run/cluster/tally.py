@@ -49,7 +49,8 @@ class WorkerTally:
 class OwnWork:
     """Counts the processor seconds that the driver's thread takes for itself.
 
-    Waiting is not among them, nor what others do in a pause: they are what one driver needs for its questions, whatever else the machine does.
+    Waiting is not among them, nor what others do in a pause: they are what one driver needs for its questions, whatever
+    else the machine does.
     """
 
     def __init__(self) -> None:
