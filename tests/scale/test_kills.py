@@ -32,7 +32,7 @@ def test_a_worker_that_is_killed_at_a_random_moment_changes_no_tree(
 ) -> None:
     """Workers wait at a random one of their calls, the first of them that does is killed there.
 
-    A call has the wave of at most two questions: one of two workers makes at least a quarter as many as there are waves.
+    A call has the wave of at most two questions: one of two workers makes at least one for four waves.
     """
     task = load_task("ladder", questions=8)
     searcher().search(task, out=tmp_path / "plain")

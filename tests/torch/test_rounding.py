@@ -1,7 +1,7 @@
 """How far rounding alone moves weights: what ranks and micro-batches differ by, and why Adam makes more of it.
 
-Adam divides a gradient by its own size: of a gradient that is next to nothing it makes a step like any other, and of the
-rounding in it a share of that step. Weights that were large before hide this. An adapter's second half begins with
+Adam divides a gradient by its own size: of a gradient that is next to nothing it makes a step like any other, and of
+the rounding in it a share of that step. Weights that were large before hide this. An adapter's second half begins with
 zeros, and after an update it consists of nothing but such steps.
 """
 

@@ -98,9 +98,10 @@ def summary_lines(points: Sequence[Point], bent: Point, routed: Point, costs: Co
         f"{outcome.prefill_tokens:,}"
     )
     lines.append(
-        f"from {count_of(measured, 'measured question')}: a tick {costs.tick_seconds * 1e3:.2f} ms and "
-        f"{costs.row_seconds * 1e6:.1f} us a row, a step {costs.step_seconds * 1e3:.2f} ms, a question "
-        f"{costs.question_seconds * 1e3:.1f} ms, of the driver {last.setup.dispatch_seconds * 1e3:.2f} ms; {costs.told}"
+        f"from {count_of(measured, 'measured question')}: a tick {costs.tick_seconds * 1e3:.2f} ms, "
+        f"{costs.row_seconds * 1e6:.1f} us a row and {costs.lane_seconds * 1e6:.1f} us a lane, a step "
+        f"{costs.step_seconds * 1e3:.2f} ms, a question {costs.question_seconds * 1e3:.1f} ms, of the driver "
+        f"{last.setup.dispatch_seconds * 1e3:.2f} ms; {costs.told}"
     )
     if last.setup.contention:
         lines.append(f"each worker of a node slows every other one of it down by {last.setup.contention:.1%}")

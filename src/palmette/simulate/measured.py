@@ -76,7 +76,7 @@ def measured_contention(alone: Recorded, beside: Sequence[Recorded], workers: in
     spent = expected = 0.0
     for run in beside:
         spent += sum(sum(bins) for event in run.occupancies for bins in event.spent.values())
-        expected += sum(costs.tick_seconds * ticks + costs.row_seconds * rows for ticks, rows, _ in tick_points(run))
+        expected += sum(costs.tick_seconds * ticks + costs.row_seconds * rows for ticks, rows, _, _ in tick_points(run))
         expected += costs.step_seconds * sum(question.steps for question in run.questions)
     if workers < 2 or not spent or not expected:
         raise RunError("how workers slow each other down is told by a run of at least 2 of them that tells its ticks")

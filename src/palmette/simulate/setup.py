@@ -42,7 +42,7 @@ class Setup:
 
     `devices` is how many workers of a node compute at a time; more of them share it. Each of those slows every other
     down by the share `contention`: they share memory and caches. `in_flight` is how
-    many questions a worker has at a time, `batch_rows` how many rows a tick has at the most. The driver takes
+    many questions a worker has at a time, `batch_rows` how many lanes a tick has at the most. The driver takes
     `dispatch_seconds` for each question, one after the other. With `spread` routing each step goes to the next worker
     in turn, not to the one that holds its question's prefixes. A node fails `failures_per_hour` times an hour and is
     back after `repair_seconds`.
