@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test servers kills checks lint types imports tests browser format seedling sapling bench-solver bench-engine bench-algorithms clean
+.PHONY: demo test servers kills checks lint types imports tests browser format seedling seedling-words sapling bench-solver bench-engine bench-algorithms clean
 
 demo: $(READY)  ## search on the embedded default: a table and a report
 	$(BIN)/palmette demo
@@ -52,6 +52,9 @@ format: $(READY)
 
 seedling: $(READY)  ## train the three small models again, by palmette sft and palmette train-prm
 	$(BIN)/python -m recipes.seedling
+
+seedling-words: $(READY)  ## train the small model of `words` and its judge from scratch: 2 hours on one core, resumable
+	$(BIN)/python -m recipes.seedling_words
 
 sapling: $(READY)  ## teach SmolLM2 to solve `words` and to judge its steps: 2 hours on 2 cores, goes on when called again
 	$(BIN)/python -m recipes.sapling

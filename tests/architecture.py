@@ -25,9 +25,11 @@ ROOMS = (
     "memory",
     "zoo",
     "tasks",
+    "events",
     "profiles",
     "practices",
     "failures",
+    "settings",
 )
 """In the order in which they may import each other."""
 

@@ -1,4 +1,4 @@
-"""The command in processes of its own, each forked from one that has imported what a search imports.
+"""The command in processes of its own, each forked from one that has imported what searches and training import.
 
 Importing that takes longer than most searches of the tests. What is imported, and when, is tested elsewhere, in
 processes that start from nothing.
@@ -29,6 +29,9 @@ _SERVER.set_forkserver_preload(
         "palmette.api",
         "palmette.backends.local",
         "palmette.score.scorers.likelihood",
+        "palmette.run.train",
+        "palmette.run.training_policy",
+        "palmette.report.training.page",
     ]
 )
 

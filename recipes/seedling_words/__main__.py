@@ -11,7 +11,7 @@ from recipes.seedling_words.alphabet import alike, alphabet
 from recipes.words import labels_of, write_rows
 
 SEED = 0
-GRADES = (1, 2)
+GRADES = (1, 2, 3)
 SFT = {
     "train.learning_rate": 3e-3,
     "train.weight_decay": 0.01,
@@ -22,13 +22,14 @@ SFT = {
 PLAIN = {**SFT, "sft.batch_tokens": 1280, "train.schedule": "constant"}
 """Small updates: to find what follows a name is learned by their number."""
 FULL = {**SFT, "sft.batch_tokens": 2048, "train.schedule": "linear"}
+LONG = {**FULL, "train.learning_rate": 2.5e-3}
 PRM = {
     **SFT, "train.learning_rate": 1e-3, "train.schedule": "cosine", "prm.batch_tokens": 3072, "prm.test_share": 0.08
 }  # fmt: skip
 
 
 def main() -> None:
-    """Train the policy on plain problems, then on all; then a reward model that begins as it, on its own steps."""
+    """Train the policy: plain problems, all wordings, longer ones; then a reward model from it, on its own steps."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/seedling-words"))
@@ -49,7 +50,9 @@ def main() -> None:
     train("sft", runs / "untrained", plain, runs / "plain", PLAIN, SEED)
     full = write_rows(runs / "full.jsonl", "1,2,2", round(50_000 * options.share), "--solutions", "2", seed=2)
     train("sft", last_checkpoint(runs / "plain"), full, runs / "full", FULL, SEED)
-    copy_model(last_checkpoint(runs / "full"), policy)
+    long = write_rows(runs / "long.jsonl", "1,2,2,3", round(110_000 * options.share), "--solutions", "2", seed=4)
+    train("sft", last_checkpoint(runs / "full"), long, runs / "long", LONG, SEED)
+    copy_model(last_checkpoint(runs / "long"), policy)
     for grade in GRADES:
         told = solved(search(policy, options.tested, "test", grade))
         print(f"policy: pass@1 {told:.3f} on {options.tested} test questions of grade {grade}", flush=True)

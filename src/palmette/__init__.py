@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from palmette.search.result import SearchResult
     from palmette.strategy import Children, Frontier, Strategy, StrategySettings
     from palmette.tasks.task import Question, Task
+    from palmette.trainings import Trained, sft, train_policy, train_prm
     from palmette.tree import Node, Tree
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ _PLACES = {
     "palmette.search.result": ("SearchResult",),
     "palmette.strategy": ("Children", "Frontier", "Strategy", "StrategySettings"),
     "palmette.tasks.task": ("Question", "Task"),
+    "palmette.trainings": ("Trained", "sft", "train_policy", "train_prm"),
     "palmette.tree": ("Node", "Tree"),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
@@ -57,11 +59,15 @@ __all__ = [
     "Strategy",
     "StrategySettings",
     "Task",
+    "Trained",
     "Tree",
     "Verdict",
     "grade",
     "load_task",
     "plan",
+    "sft",
+    "train_policy",
+    "train_prm",
 ]
 
 

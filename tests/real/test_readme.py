@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import python
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [README, *((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("search.md", "plan.md", "words.md"))]
@@ -20,7 +22,8 @@ COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.star
 def test_the_first_python_example_gives_an_answer_with_its_tree(tmp_path: Path) -> None:
     example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 5
-    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    done = python(tmp_path / "example.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, *tree = done.stdout.splitlines()
     assert first == "9 prompt"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -49,14 +50,18 @@ def steps(count: int, grade: int = 2) -> Iterator[dict[str, Any]]:
         yield {"prompt": problem.expression, "completions": lines, "labels": labels}
 
 
-def trained(kind: type[RowRun], config: Config, folder: Path, stop_after: int | None = None) -> list[Any]:
+def trained(kind: type[RowRun], config: Config, folder: Path, *, copied: Path | None = None) -> list[Any]:
+    """Train to the end. `copied` becomes the folder as it is where update 2 is done and its checkpoint not written.
+
+    That is what a run leaves that is killed there.
+    """
     folder.mkdir(exist_ok=True)
     seen: list[Any] = []
     with kind(config, folder) as run:
         for event in run.updates():
             seen.append(event)
-            if isinstance(event, UpdateDone) and event.update == stop_after:
-                break
+            if copied is not None and isinstance(event, UpdateDone) and event.update == 2:
+                shutil.copytree(folder, copied)
     return seen
 
 
@@ -88,10 +93,10 @@ def test_a_run_that_was_stopped_ends_with_the_files_of_one_that_was_not(
     }
     kind = SftRun if table == "sft" else PrmRun
     config = load_config(None, values)
-    whole = trained(kind, config, tmp_path / "whole")
+    whole = trained(kind, config, tmp_path / "whole", copied=tmp_path / "stopped")
     updates = [event for event in whole if isinstance(event, UpdateDone)]
     assert [event.update for event in updates] == list(range(1, len(updates) + 1)) and len(updates) >= 3
-    trained(kind, config, tmp_path / "stopped", stop_after=2)  # Before its checkpoint: that update is made again.
+    # Before its checkpoint: that update is made again.
     rest = trained(kind, config, tmp_path / "stopped")
     assert [told(event) for event in rest if isinstance(event, UpdateDone)] == [told(event) for event in updates[1:]]
     assert files_of(tmp_path / "stopped", len(updates)) == files_of(tmp_path / "whole", len(updates))
@@ -139,12 +144,11 @@ def test_training_goes_on_from_an_adapter(tmp_path: Path) -> None:
     assert after < before
     adapter = max((tmp_path / "first" / "checkpoints").iterdir())
     going_on = {**values, "policy.adapter": str(adapter)}
-    second = trained(SftRun, load_config(None, going_on), tmp_path / "second")
+    second = trained(SftRun, load_config(None, going_on), tmp_path / "second", copied=tmp_path / "stopped")
     again, at_last = (event.numbers["loss"] for event in second if isinstance(event, RowsTested))
     assert again == pytest.approx(after, rel=1e-6)
     assert at_last < after
     assert {path.name for path in adapter.iterdir()} == {path.name for path in last_of(tmp_path / "second").iterdir()}
-    trained(SftRun, load_config(None, going_on), tmp_path / "stopped", stop_after=2)
     trained(SftRun, load_config(None, going_on), tmp_path / "stopped")
     updates = second[-2].update
     assert files_of(tmp_path / "stopped", updates) == files_of(tmp_path / "second", updates)
@@ -169,9 +173,9 @@ def test_a_reward_model_learns_which_steps_are_labeled_wrong_and_scores_a_search
     config = load_config(
         None,
         {
-            "prm.data": write_rows(tmp_path / "steps.jsonl", steps(300)),
+            "prm.data": write_rows(tmp_path / "steps.jsonl", steps(120)),
             "prm.epochs": 3,
-            "prm.batch_tokens": 2000,
+            "prm.batch_tokens": 800,
             "prm.test_share": 0.2,
             "train.learning_rate": 1e-3,
             "train.schedule": "linear",

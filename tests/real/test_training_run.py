@@ -40,14 +40,18 @@ def config_of(**changed: Any) -> Config:
     return load_config(None, {**SMALL, **{key.replace("__", "."): value for key, value in changed.items()}})
 
 
-def trained(config: Config, folder: Path, stop_after: int | None = None) -> list[Any]:
+def trained(config: Config, folder: Path, *, copied: Path | None = None) -> list[Any]:
+    """Train to the end. `copied` becomes the folder as it is where update 2 is done and its checkpoint not written.
+
+    That is what a run leaves that is killed there.
+    """
     folder.mkdir(exist_ok=True)
     seen: list[Any] = []
     with TrainingRun(config, folder) as run:
         for event in run.updates():
             seen.append(event)
-            if isinstance(event, UpdateDone) and event.update == stop_after:
-                break
+            if copied is not None and isinstance(event, UpdateDone) and event.update == 2:
+                shutil.copytree(folder, copied)
     return seen
 
 
@@ -66,9 +70,8 @@ def state_of(folder: Path, update: int) -> bytes:
 
 def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     config = config_of(train__kl_weight=0.02, train__schedule="cosine", train__warmup_updates=2)
-    whole = trained(config, tmp_path / "whole")
+    whole = trained(config, tmp_path / "whole", copied=tmp_path / "stopped")
     # Stopped before the checkpoint of the second update: that update is made again.
-    trained(config, tmp_path / "stopped", stop_after=2)
     rest = trained(config, tmp_path / "stopped")
     assert [event.update for event in rest] == [2, 3, 4]
     assert weights_of(tmp_path / "stopped", 4) == weights_of(tmp_path / "whole", 4)
@@ -98,9 +101,8 @@ def test_the_first_pass_has_a_ratio_of_1_and_the_reference_is_the_policy_at_firs
 )
 def test_every_way_to_train_changes_the_policy_and_resumes(changed: dict[str, Any], tmp_path: Path) -> None:
     config = load_config(None, {**SMALL, "train.updates": 2, **changed})
-    trained(config, tmp_path / "whole")
-    trained(config, tmp_path / "stopped", stop_after=2)
-    trained(config, tmp_path / "stopped")
+    trained(config, tmp_path / "whole", copied=tmp_path / "stopped")
+    assert [event.update for event in trained(config, tmp_path / "stopped")] == [2]
     name = "adapter_model.safetensors" if config.train.method == "lora" else "model.safetensors"
     last, again = (tmp_path / run / "checkpoints" / "update-00000002" / name for run in ("whole", "stopped"))
     assert again.read_bytes() == last.read_bytes()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from palmette.commands.training.training_result import (
-    finished_checkpoint,
     result_lines,
     result_of,
     stopped,
@@ -15,6 +14,7 @@ from palmette.commands.training.training_result import (
 from palmette.config import load_config
 from palmette.event_log import EventLog
 from palmette.events import RunStarted, UpdateDone
+from palmette.run.training_folder import finished_checkpoint
 from palmette.train.checkpoints.manifest import write_manifest
 
 pytestmark = pytest.mark.unit

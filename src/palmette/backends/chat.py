@@ -17,7 +17,9 @@ from palmette.errors import BackendError, ConfigError
 
 _WHITE_SPACE = " \t\r\n\u2581"  # SentencePiece writes a space as U+2581
 _NEUTRAL = "x"
+_MOST_REMEMBERED = 64
 _known: "WeakKeyDictionary[Any, tuple[int, dict[int, str]]]" = WeakKeyDictionary()
+_in_templates: "WeakKeyDictionary[Any, dict[tuple[Any, ...], list[int]]]" = WeakKeyDictionary()
 
 
 def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -31,19 +33,19 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
     try:
         tokens = _prompt(tokenizer, messages)
         alone = [token for message in messages for token in _encode(tokenizer, message["content"])]
-        template = _prompt(tokenizer, [{**message, "content": _NEUTRAL} for message in messages])
+        expected = _template_controls(tokenizer, messages, controls)
     except Exception as error:
         raise BackendError(f"the model's chat template or tokenizer fails on the question: {error}") from error
     held = next((controls[token] for token in alone if token in controls), None)
     if held is not None:
         raise ConfigError(f"a question holds {held!r}, a control token of the model: take it out of the text")
-    unknown = sum(token == tokenizer.unk_token_id for token in alone)
+    unknown = alone.count(tokenizer.unk_token_id)
     if 2 * unknown > len(alone):
         raise ConfigError(
             f"{unknown} of the {len(alone)} tokens of a question are unknown to the model's tokenizer: put it in the "
             f"words that the model was trained on (task.format, task.prompt)"
         )
-    if _only(tokens, controls) != _only(template, controls):
+    if _only(tokens, controls) != expected:
         raise ConfigError(
             "the question's text changes which control tokens the chat template gives: it completes one, or the "
             "template reads it as a switch. Change the text, or the template"
@@ -113,6 +115,20 @@ def _prompt(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(tokenizer.encode("\n\n".join(message["content"] for message in messages) + "\n"))
     text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
     return tuple(_encode(tokenizer, text))
+
+
+def _template_controls(tokenizer: Any, messages: Sequence[Message], controls: dict[int, str]) -> list[int]:
+    """Return the control tokens that the template puts around these messages, whatever their text; remembered."""
+    known = _in_templates.setdefault(tokenizer, {})
+    # Thousands of questions have the same roles: tokenizing each of them twice took half of the check before a run.
+    told = (tuple((name, value) for name, value in message.items() if name != "content") for message in messages)
+    key = (tokenizer.chat_template, len(tokenizer), *told)
+    if key not in known:
+        if len(known) == _MOST_REMEMBERED:
+            known.clear()
+        neutral = [{**message, "content": _NEUTRAL} for message in messages]
+        known[key] = _only(_prompt(tokenizer, neutral), controls)
+    return known[key]
 
 
 def _encode(tokenizer: Any, text: str, **options: bool) -> list[int]:

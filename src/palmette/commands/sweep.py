@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from palmette.errors import ConfigError, RunError, StoppedError
 from palmette.units import count_of, format_count, one_line_path
 
 if TYPE_CHECKING:
+    from palmette.report.paired import Finished
     from palmette.run.sweep import Cell, Sweep
     from palmette.settings import Config
 
@@ -111,6 +113,7 @@ def run(sweep: "Sweep") -> None:
     for row in compared.rows:
         shown.add_row(plain_text(row.name), *(row.shown(column) for column in columns))
     Console().print(shown)
+    _print_differences(sweep, compared.finished)
     written = {"sweep.csv": as_csv(compared.rows), "sweep.md": as_markdown(compared.rows)}
     for name, text in written.items():
         try:
@@ -119,6 +122,23 @@ def run(sweep: "Sweep") -> None:
             raise RunError(f"cannot write {sweep.folder / name}: {error.strerror}") from error
     page = write_page(compared, sweep.folder / "report.html")
     print(f"table   {one_line_path(sweep.folder / 'sweep.csv')}\nreport  {one_line_path(page)}")
+
+
+def _print_differences(sweep: "Sweep", finished: "Mapping[str, Finished]") -> None:
+    """Print each strategy beside REBASE, or else best-of-N, at the same width, over the same questions and seeds."""
+    from rich.console import Console
+
+    from palmette.report.paired import difference, difference_table
+
+    other = next((name for name in ("rebase", "best_of_n") if name in sweep.strategies), None)
+    pairs: dict[str, list[tuple[Finished, Finished]]] = {}
+    for cell in sweep.cells:
+        beside = replace(cell, strategy=other or cell.strategy)
+        if beside != cell and cell.name in finished and beside.name in finished:
+            pairs.setdefault(f"{cell.strategy} {cell.width}", []).append((finished[cell.name], finished[beside.name]))
+    found = {name: told for name, runs in pairs.items() if (told := difference(runs, sweep.base.search.vote))}
+    if other and found:
+        Console().print(difference_table(found, other))
 
 
 def _run_cells(sweep: "Sweep") -> None:

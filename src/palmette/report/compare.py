@@ -11,6 +11,7 @@ from palmette.config import recorded_config
 from palmette.event_log import FILE_NAME, read_events
 from palmette.report.memory_timeline import memory_timelines
 from palmette.report.occupancy_data import occupancies
+from palmette.report.paired import Finished
 from palmette.report.question_data import question_data
 from palmette.report.rows import Curves, Row, comparison_key, pooled_rows
 from palmette.report.table import accuracy_values, summary_values
@@ -32,11 +33,15 @@ RejudgeOf = Callable[[Config], Rejudge]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs to be shown: `rows` for tables, `runs` as JSON values for the page, best-of-N curves for both."""
+    """Runs to be shown: `rows` for tables, `runs` as JSON values for the page, best-of-N curves for both.
+
+    `finished` has the questions of each run by the name of its folder.
+    """
 
     runs: list[dict[str, Any]]
     rows: list[Row]
     curves: Curves
+    finished: dict[str, Finished]
 
 
 def compare(folders: Sequence[Path], rejudge_of: RejudgeOf) -> Comparison:
@@ -48,14 +53,16 @@ def compare(folders: Sequence[Path], rejudge_of: RejudgeOf) -> Comparison:
     runs: list[dict[str, Any]] = []
     summaries: list[Summary] = []
     widest: dict[str, list[_Run]] = {}
+    finished: dict[str, Finished] = {}
     for folder in folders:
         run = _read(folder, rejudge_of)
         runs.append(_run_data(run, MOST_BYTES // len(folders)))
         summaries.append(run.summary)
+        finished[folder.name] = {done.question: done for replayed in run.replays if (done := replayed.finished)}
         if run.config.search.strategy == "best_of_n":
             _keep_widest(widest.setdefault(comparison_key(run.summary.config), []), run)
     curves = {key: points for key, group in widest.items() if (points := _curve(group))}
-    return Comparison(runs, pooled_rows(summaries, curves), curves)
+    return Comparison(runs, pooled_rows(summaries, curves), curves, finished)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palmette.commands.training.training_result import finished_checkpoint, stopped, tell_finished, tell_result
+from palmette.commands.training.training_result import stopped, tell_finished, tell_result
 from palmette.commands.training.training_run import Page
 from palmette.commands.training.training_table import ROW_COLUMNS, TrainingTable
 from palmette.events import RowsTested
@@ -22,6 +22,7 @@ def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_jso
     from palmette.run.folder import anchored, new_folder
     from palmette.run.row_checks import data_of
     from palmette.run.train_rows import PrmRun, SftRun
+    from palmette.run.training_folder import finished_checkpoint
 
     epochs = data_of(config, table).epochs
     if goes_on is not None and (finished := finished_checkpoint(goes_on, epochs=epochs)) is not None:

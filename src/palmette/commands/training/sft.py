@@ -1,16 +1,12 @@
 """`palmette sft`: trains a policy on answers from a file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from palmette.commands import flags
 from palmette.commands.training.row_training import train_rows
-from palmette.commands.training.training_run import config_of
-
-if TYPE_CHECKING:
-    from palmette.settings import Config
 
 
 def sft(
@@ -29,6 +25,8 @@ def sft(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train a policy on the answers of a file; stopped at any moment, the same command goes on."""
+    from palmette.run.training_folder import config_of
+
     given: dict[str, Any] = {
         "policy.model": policy,
         "sft.data": data,
@@ -37,15 +35,5 @@ def sft(
         "out": out,
         "memory.devices": devices,
     }
-    config, goes_on = config_of(
-        "sft", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
-    )
+    config, goes_on = config_of("sft", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume)
     train_rows("sft", config, goes_on, as_json=as_json)
-
-
-def _complete(config: "Config") -> "Config":
-    from palmette.run.row_checks import check_rows_config, row_config
-
-    config = row_config(config, "sft")
-    check_rows_config(config, "sft")
-    return config

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.commands import flags
-from palmette.commands.training.training_result import finished_checkpoint, stopped, tell_finished, tell_result
-from palmette.commands.training.training_run import Page, config_of
+from palmette.commands.training.training_result import stopped, tell_finished, tell_result
+from palmette.commands.training.training_run import Page
 from palmette.commands.training.training_table import TrainingTable
 from palmette.events import Evaluated
 from palmette.units import count_of, format_count, one_line, one_line_path
@@ -37,6 +37,8 @@ def train(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train a policy with verified rewards; stopped at any moment, the same command goes on."""
+    from palmette.run.training_folder import config_of
+
     given: dict[str, Any] = {
         "policy.model": policy,
         "task.name": task,
@@ -49,24 +51,17 @@ def train(
     }
     overrides = flags.overrides_of(given, settings)
     with redirect_stdout(sys.stderr):  # What is printed where one's own code is imported.
-        config, goes_on = config_of("train", flags.one_file(run, config_file), overrides, resume, _complete)
+        config, goes_on = config_of("train", flags.one_file(run, config_file), overrides, resume)
     if dry_run:
         _preview(config)
         return
     _train(config, goes_on, as_json=as_json)
 
 
-def _complete(config: "Config") -> "Config":
-    from palmette.run.training_checks import check_training, training_config
-
-    config = training_config(config)
-    check_training(config)
-    return config
-
-
 def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
+    from palmette.run.training_folder import finished_checkpoint
 
     if goes_on is not None and (finished := finished_checkpoint(goes_on, updates=config.train.updates)) is not None:
         tell_finished(config, goes_on, finished, "--updates", as_json=as_json)

@@ -1,16 +1,12 @@
 """`palmette train-prm`: trains a process reward model on labels of steps, from a file or made by rollouts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from palmette.commands import flags
 from palmette.commands.training.row_training import train_rows
-from palmette.commands.training.training_run import config_of
-
-if TYPE_CHECKING:
-    from palmette.settings import Config
 
 
 def train_prm(
@@ -29,6 +25,8 @@ def train_prm(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train a reward model that scores steps; stopped at any moment, the same command goes on."""
+    from palmette.run.training_folder import config_of
+
     given: dict[str, Any] = {
         "policy.model": policy,
         "prm.data": data,
@@ -40,14 +38,6 @@ def train_prm(
         "memory.devices": devices,
     }
     config, goes_on = config_of(
-        "train-prm", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume, _complete
+        "train-prm", flags.one_file(run, config_file), flags.overrides_of(given, settings), resume
     )
     train_rows("prm", config, goes_on, as_json=as_json)
-
-
-def _complete(config: "Config") -> "Config":
-    from palmette.run.row_checks import check_rows_config, row_config
-
-    config = row_config(config, "prm")
-    check_rows_config(config, "prm")
-    return config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from palmette.commands.training.training_run import Page
 from palmette.commands.training.training_table import TrainingTable
-from palmette.errors import RunError, StoppedError
+from palmette.errors import StoppedError
 from palmette.units import count_of, one_line, one_line_path
 
 if TYPE_CHECKING:
@@ -72,47 +72,13 @@ def result_lines(config: "Config", trained: Path | None) -> list[str]:
 def stopped(command: str, folder: Path, update: int | None) -> StoppedError:
     """Return the error of a run that was stopped after so many updates, with what it will go on from."""
     from palmette.event_log import FILE_NAME
+    from palmette.run.training_folder import last_update
 
     again = f"palmette {command} --resume {quote(str(folder))}"
     if not (folder / FILE_NAME).exists():
         return StoppedError("stopped before anything was recorded: the same command starts it again")
     after = f"stopped after update {update}" if update is not None else "stopped"
-    last = _last_update(folder)
+    last = last_update(folder)
     if last is None:
         return StoppedError(f"{after}, before the first checkpoint: {again} starts from the beginning")
     return StoppedError(f"{after}; the last checkpoint is update {last}: {again} goes on from there")
-
-
-def finished_checkpoint(folder: Path, *, updates: int | None = None, epochs: int | None = None) -> Path | None:
-    """Return the last checkpoint of a run that has made all its updates, or epochs of rows; None if it has not.
-
-    Its files are hashed and none is loaded. None, too, for a checkpoint that is damaged or of another run.
-    """
-    from palmette.event_log import read_events
-    from palmette.events import RunStarted, UpdateDone
-    from palmette.run.learning_run import CHECKPOINTS
-    from palmette.train.checkpoints.manifest import read_manifest
-    from palmette.train.checkpoints.store import TRAINING_FILE, CheckpointStore
-
-    last = _last_update(folder)
-    if last is None or (updates is not None and last < updates):
-        return None
-    checkpoint = CheckpointStore(folder / CHECKPOINTS, keep=1).path(last)
-    try:
-        manifest = read_manifest(checkpoint, needs=TRAINING_FILE)
-    except RunError:
-        return None
-    made = 0.0
-    for event in read_events(folder):
-        if isinstance(event, RunStarted) and event.run not in ("", manifest.get("run")):
-            return None
-        if isinstance(event, UpdateDone) and event.update == last:
-            made = event.numbers.get("epoch", 0.0)
-    return checkpoint if epochs is None or made >= epochs else None
-
-
-def _last_update(folder: Path) -> int | None:
-    from palmette.run.learning_run import CHECKPOINTS
-    from palmette.train.checkpoints.store import CheckpointStore
-
-    return max(CheckpointStore(folder / CHECKPOINTS, keep=1).updates(), default=None)

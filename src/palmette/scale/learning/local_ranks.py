@@ -14,6 +14,8 @@ from palmette.scale.learning.rank_process import serve
 from palmette.scale.learning.ranks import OTHERS_SECONDS, RankLostError, first_failure, named
 
 _END_SECONDS = 10.0
+_PRELOADED = ("transformers.models.auto.modeling_auto", "transformers.modeling_utils", "transformers.generation.utils")
+"""What every model of transformers imports: once for all ranks, not seconds of a processor for each."""
 
 
 class LocalRanks:
@@ -34,7 +36,7 @@ class LocalRanks:
         logs: Path | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([serve.__module__, "transformers.models.auto.modeling_auto"])
+        context.set_forkserver_preload([serve.__module__, *_PRELOADED])
         self.count = count
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._has_built = False
