@@ -23,11 +23,13 @@ import sys
 import numpy, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
 kept = []
-try:
-    while True:
-        kept.append(ray.put(numpy.zeros(4 * 2**20, dtype=numpy.uint8)))
-except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
-    print("full", flush=True)
+for size in (2**22, 2**17, 2**12, 2**8):
+    try:
+        while True:
+            kept.append(ray.put(numpy.zeros(size, dtype=numpy.uint8)))
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
+        pass
+print("full", flush=True)
 sys.stdin.readline()
 """
 
