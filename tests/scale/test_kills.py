@@ -13,6 +13,7 @@ from palmette.errors import BackendError
 from palmette.event_log import read_events
 from palmette.events import WaveDone, WorkerEnded
 from tests.scale.held_policy import HOLD
+from tests.scale.other_workers import EarlyWorker, OlderWorker
 from tests.scale.runs import finished, searcher, trees
 
 pytestmark = [
@@ -100,3 +101,23 @@ def test_a_worker_that_finds_no_place_is_told_with_what_there_is(cluster: Any, h
     ):
         searcher(cluster.address, worker_cpus=64, start_seconds=2).search("1+1", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_actors_of_another_version_are_refused_and_nothing_is_written(
+    cluster: Any, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.run.cluster.search.SearchWorker", OlderWorker)
+    with pytest.raises(BackendError, match=r"worker \d on .* has palmette 0\.0\.1, the driver .*: install"):
+        searcher(cluster.address).search("1+1", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_actors_whose_clock_is_wrong_are_told_of_and_change_no_tree(
+    cluster: Any, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, heard = load_task("ladder", questions=8), list[Progress]()
+    searcher().search(task, out=tmp_path / "plain")
+    monkeypatch.setattr("palmette.run.cluster.search.SearchWorker", EarlyWorker)
+    searcher(cluster.address).search(task, out=tmp_path / "run", progress=heard.append)
+    assert trees(tmp_path / "run") == trees(tmp_path / "plain")
+    assert any("ahead of ours: times of its events are corrected" in notice for notice in heard[-1].notices)
