@@ -57,7 +57,7 @@ def simulate(
 
     from palmette.report.simulation import simulation_table, simulation_values, summary_lines, write_csv, write_page
     from palmette.simulate.measured import (
-        UNMEASURED_DISPATCH,
+        assumed_dispatch,
         contention_of,
         measured_dispatch,
         read_learner,
@@ -88,7 +88,7 @@ def simulate(
     setup = setup_of(recorded)
     setup = replace(
         setup, in_flight=in_flight or setup.in_flight, routing=read_routing(routing),
-        dispatch_seconds=UNMEASURED_DISPATCH if measured is None else measured,
+        dispatch_seconds=assumed_dispatch(recorded) if measured is None else measured,
         contention=contention_of(recorded, others[0]) if others else 0.0,
         failures_per_hour=failures, repair_seconds=repair,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def simulate(
         write_csv(points, csv)
     lines = summary_lines(points, bent, routed_point, costs, len(recorded.questions))
     if measured is None:
-        lines.append("the driver's time is not of this run, which had no workers, but of docs/simulate.md")
+        lines.append("the run had no driver: its time is taken from docs/simulate.md, by the steps of a question")
     if page is not None:
         write_page(points, bent, lines, page)
     if as_json:

@@ -11,8 +11,8 @@ from palmette.simulate.setup import Learner
 from palmette.simulate.work import Recorded, read_run
 
 _NOT_LEARNING = ("rollout",)
-UNMEASURED_DISPATCH = 0.002
-"""Seconds of a driver for each question where no run tells it; docs/simulate.md has the command that measures it."""
+_DISPATCH_SECONDS, _DISPATCH_STEP_SECONDS = 0.0013, 0.000063
+"""Of a driver for each question and each of its steps, as docs/simulate.md measures them."""
 _COMPARED = ("strategy", "width", "total_tokens", "step_tokens")
 
 
@@ -59,6 +59,12 @@ def measured_dispatch(*runs: Recorded) -> float | None:
     if not sessions:
         return None
     return sum(session.driver_seconds for session in sessions) / sum(session.questions for session in sessions)
+
+
+def assumed_dispatch(run: Recorded) -> float:
+    """Return the seconds of a driver for each question of a run that had none: by the steps whose events it reads."""
+    steps = sum(question.steps for question in run.questions) / max(1, len(run.questions))
+    return _DISPATCH_SECONDS + _DISPATCH_STEP_SECONDS * steps
 
 
 def contention_of(alone: Recorded, beside: Recorded) -> float:
