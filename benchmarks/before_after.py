@@ -34,6 +34,7 @@ def trained(kind: str, options: argparse.Namespace) -> Path:
     """Train on rollouts of a kind until it is done, and return the policy."""
     given = {
         "policy.model": options.policy, "reward.model": "none", "task.name": "words", "task.grade": options.grade,
+        "task.generator": json.dumps({"plain": options.plain}),
         "search.width": 16, "search.total_tokens": options.total_tokens, "train.updates": options.updates,
         "train.questions": options.train_questions, "train.learning_rate": options.learning_rate,
         "train.method": options.method, "seed": options.seed, **ROLLOUTS[kind],
@@ -56,7 +57,14 @@ def spent(run: Path) -> tuple[int, float]:
 
 def measured(policy: str, reward: str, strategy: str, width: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return a cell: accuracy with its interval, and what a question cost."""
-    task = load_task("words", questions=options.questions, split="test", seed=options.seed, grade=options.grade)
+    task = load_task(
+        "words",
+        questions=options.questions,
+        split="test",
+        seed=options.seed,
+        grade=options.grade,
+        generator={"plain": options.plain},
+    )
     with Searcher(
         policy, reward, strategy, seed=options.seed, width=width, total_tokens=options.total_tokens
     ) as searcher:
@@ -128,6 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", required=True)
     parser.add_argument("--reward", required=True)
+    parser.add_argument("--plain", action="store_true", help="one wording for each kind of fact and question")
     parser.add_argument("--grade", type=int, default=2)
     parser.add_argument("--method", choices=["full", "lora"], default="full")
     parser.add_argument("--learning-rate", type=float, default=1e-4)

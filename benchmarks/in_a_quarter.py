@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--reward", required=True)
     parser.add_argument("--strategies", nargs="+", default=["rebase", "ets", "espalier"])
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--plain", action="store_true", help="one wording for each kind of fact and question")
     parser.add_argument("--grade", type=int, default=2)
     parser.add_argument("--questions", type=int, default=48)
     parser.add_argument("--in-flight", type=int, nargs="+", default=[4, 16])
@@ -85,7 +86,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--total-tokens", type=int, default=600)
     options = parser.parse_args()
-    task = load_task("words", questions=options.questions, split="test", grade=options.grade)
+    task = load_task(
+        "words", questions=options.questions, split="test", grade=options.grade, generator={"plain": options.plain}
+    )
     peak = most_held(task, options)
     pool = round(peak * options.part)
     print(

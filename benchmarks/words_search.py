@@ -106,7 +106,15 @@ def limits(options: argparse.Namespace) -> dict[str, Any]:
 def questions(seed: int, options: argparse.Namespace) -> Task:
     """Return the questions of a seed, of the test split."""
     told = {} if options.prompt is None else {"prompt": options.prompt}
-    return load_task("words", questions=options.questions, split="test", seed=seed, grade=options.grade, **told)
+    return load_task(
+        "words",
+        questions=options.questions,
+        split="test",
+        seed=seed,
+        grade=options.grade,
+        generator={"plain": options.plain},
+        **told,
+    )
 
 
 def with_tokens(independent: Run, width: int, tokens: float) -> float:
@@ -144,6 +152,7 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--plain", action="store_true", help="one wording for each kind of fact and question")
     parser.add_argument("--grade", type=int, default=4)
     parser.add_argument("--prompt", default="{question}", help="give an empty one for the task's own")
     parser.add_argument("--total-tokens", type=int, default=600)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from palmette import load_task
 from palmette.commands.app import app
 from palmette.errors import ConfigError, RunError
 from palmette.settings import TaskSettings
@@ -44,6 +45,37 @@ def test_rows_of_solutions_are_read_by_sft_and_are_right(tmp_path: Path, flags: 
     assert all(
         steps[place] < 3 and 6 <= steps[place + 1] < 10 and 3 <= steps[place + 2] < 6 for place in range(0, 24, 3)
     )
+
+
+def test_plain_questions_are_those_of_the_task_and_have_solutions_in_all_wordings(tmp_path: Path) -> None:
+    """The task with `generator={"plain": True}` asks in the words that rows of `--plain-questions` ask in."""
+    rows_of(tmp_path / "sft.jsonl", "--rows", "40", "--grades", "2", "--seed", "3", "--plain-questions")
+    read = list(read_conversations(tmp_path / "sft.jsonl"))
+    settings = {"questions": 40, "grade": 2, "split": "train", "seed": 3}
+    plain = load_task("words", **settings, generator={"plain": True})
+    assert [row.messages[0] for row in read] == [question.messages[0] for question in plain.questions]
+    told = load_task("words", **settings)
+    assert {question.id for question in told.questions}.isdisjoint(question.id for question in plain.questions)
+    asked = [
+        len({question.messages[0]["content"].split("\n")[0].split(". ")[-1].split()[0] for question in task.questions})
+        for task in (plain, told)
+    ]
+    assert asked[0] < asked[1]
+    beginnings = {line.split()[0] for row in read for line in row.messages[1]["content"].split("\n")}
+    rows_of(tmp_path / "all.jsonl", "--rows", "40", "--grades", "2", "--seed", "3", "--plain")
+    fewer = {
+        line.split()[0]
+        for row in read_conversations(tmp_path / "all.jsonl")
+        for line in row.messages[1]["content"].split("\n")
+    }
+    assert len(fewer) < len(beginnings)
+
+
+@pytest.mark.parametrize("generator", [{"plan": True}, {"plain": "yes"}])
+def test_other_options_of_the_generator_are_refused(generator: dict[str, object]) -> None:
+    """With what there is."""
+    with pytest.raises(ConfigError, match="has one option, plain, which is true or false"):
+        load_task("words", questions=1, generator=generator)
 
 
 @pytest.mark.parametrize("flags", [(), ("--quoting",)])
@@ -111,6 +143,7 @@ def test_right_and_wrong_steps_are_both_common() -> None:
         (["--prompt", "no place"], "must contain {question}"),
         (["--prompt", ""], "must contain {question}"),
         (["--kind", "prm", "--plain"], "--plain is for --kind sft"),
+        (["--kind", "prm", "--plain-questions"], "--plain is for --kind sft"),
     ],
 )
 def test_wrong_flags_are_told_and_nothing_is_written(tmp_path: Path, flags: list[str], said: str) -> None:

@@ -25,6 +25,9 @@ def rows(
         typer.Option(help="Solutions of each question: right ones (sft, 1), wrong ones (prm, 2).", min=1, max=64),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One wording for each kind of sentence (sft).")] = False,
+    plain_questions: Annotated[
+        bool, typer.Option("--plain-questions", help="The same in questions alone (sft): task.generator={plain: true}.")
+    ] = False,
     quoting: Annotated[
         bool, typer.Option("--quoting", help="Each step begins with the fact it uses: FACT: CALCULATION.")
     ] = False,
@@ -33,7 +36,7 @@ def rows(
     """Write rows to train on: solutions of the task words, right ones or also wrong ones with labels."""
     from palmette.settings import TaskSettings
     from palmette.tasks.task import read_format
-    from palmette.tasks.words.rows import labeled_rows, solution_rows
+    from palmette.tasks.words.rows import Plain, labeled_rows, solution_rows
     from palmette.tasks.words.structure import Split
 
     if kind not in ("sft", "prm"):
@@ -43,11 +46,12 @@ def rows(
     if prompt is not None and "{question}" not in prompt:
         raise ConfigError("--prompt must contain {question}, which is replaced by the question")
     form = read_format("words", TaskSettings(name="words", prompt=prompt))
-    if plain and kind == "prm":
+    if (plain or plain_questions) and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
     asked = _grades(grades), cast("Split", split), seed, form
     if kind == "sft":
-        made = solution_rows(*asked, solutions or 1, plain, quoting)
+        told: Plain = "all" if plain else "questions" if plain_questions else "nothing"
+        made = solution_rows(*asked, solutions or 1, told, quoting)
     else:
         made = labeled_rows(*asked, solutions or 2, quoting)
     _write(file, islice(made, count))

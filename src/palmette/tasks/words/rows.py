@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Literal
 
 from palmette.tasks.task import Format
 from palmette.tasks.words.check import check_solution
@@ -13,6 +13,9 @@ from palmette.tasks.words.mistakes import wrong_solutions
 from palmette.tasks.words.problem import Problem
 from palmette.tasks.words.solution import solve
 from palmette.tasks.words.structure import Split
+
+Plain = Literal["nothing", "questions", "all"]
+"""What is told in one wording for each kind of sentence: nothing, questions, or solutions too."""
 
 
 def distinct_problems(grade: int, split: Split, seed: int, plain: bool = False) -> Iterator[Problem]:
@@ -31,15 +34,16 @@ def solution_rows(
     seed: int,
     form: Format,
     solutions: int = 1,
-    plain: bool = False,
+    plain: Plain = "nothing",
     quoting: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of prompt and completion without end: so many right solutions to each question, grades in turn.
 
-    No solution of a question comes twice, so that short ones in `plain` words may have fewer.
+    No solution of a question comes twice, so that short ones in plain words may have fewer.
     """
-    for problem, generator in _questions(grades, split, seed, plain):
-        for lines in dict.fromkeys(solve(problem, generator, plain, quoting) for _ in range(solutions)):
+    for problem, generator in _questions(grades, split, seed, plain != "nothing"):
+        told = (solve(problem, generator, plain == "all", quoting) for _ in range(solutions))
+        for lines in dict.fromkeys(told):
             yield {"prompt": list(form.messages(problem.text)), "completion": "\n".join(lines)}
 
 
