@@ -97,8 +97,8 @@ class Drive:
                 for tally in self._tallies.values():
                     self._write(tally.ended())
                 seconds, finished = time.monotonic() - self._intake.begun, self._intake.finished
-                told = self._kv_bytes_per_token, self._intake.sessions
-                self._write(joined_session(seconds, self._work.seconds, finished, *told))
+                kv_bytes, sessions = self._kv_bytes_per_token, self._intake.sessions
+                self._write(joined_session(seconds, self._work.seconds, finished, kv_bytes, sessions))
 
     def _forgive(self, seconds: float) -> None:
         """Do not hold it against the workers that nobody listened for so long."""
