@@ -30,7 +30,8 @@ def trained_seedling(method: str) -> Any:
     `zero` is an adapter as training begins it, with one half zeros; `zero64` and `full64` are in float64.
     """
     dtype = torch.float64 if method.endswith("64") else torch.float32
-    model = load_policy("seedling")[0].to(dtype)
+    model: Any = load_policy("seedling")[0]
+    model.to(dtype)
     if method.startswith("full"):
         return train_all(model)
     torch.manual_seed(0)

@@ -100,7 +100,7 @@ def nonnegative_fit(points: Sequence[Point]) -> tuple[float, float, float]:
     Least squares over single ticks: the mean of many is known better than that of few.
     """
     import numpy as np
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     values = np.array(points, dtype=float)
     values /= np.sqrt(values[:, :1])
