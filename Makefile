@@ -34,7 +34,7 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-# As many files at a time as there are cores and memory: tests/conftest.py counts them. The long ones come first.
+# One file at a time more than there are cores, as far as memory goes: tests/conftest.py counts them. The long ones come first.
 tests: $(READY) browser
 	$(BIN)/python -m pytest -q -m "not server and not kills" -n auto --dist loadfile --no-loadscope-reorder
 

@@ -34,8 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """A worker for each core that this process may use, as far as memory goes."""
-    return max(1, min(len(os.sched_getaffinity(0)), free_bytes() // WORKER_BYTES))
+    """A worker for each core that this process may use and one more, as far as memory goes.
+
+    A quarter of the time a worker waits: for a process to end, for a bomb to be stopped. The one more works then.
+    """
+    return max(1, min(len(os.sched_getaffinity(0)) + 1, free_bytes() // WORKER_BYTES))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

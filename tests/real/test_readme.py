@@ -1,16 +1,13 @@
 """What the README and the page about searching show is run as it stands there."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.command import python
+from tests.command import palmette, python
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,9 +29,11 @@ def test_the_first_python_example_gives_an_answer_with_its_tree(tmp_path: Path) 
 
 @cache
 def help_of(name: str) -> str:
-    command = [sys.executable, "-m", "palmette", name, "--help"]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        done = palmette(name, "--help")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.command import palmette as preloaded
 
 ETS = [
@@ -17,10 +19,9 @@ ETS = [
 
 
 def plan(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "palmette", "plan", *arguments], cwd=cwd, capture_output=True, text=True, check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        return preloaded("plan", *arguments, cwd=cwd)
 
 
 def values(*arguments: str) -> dict[str, Any]:

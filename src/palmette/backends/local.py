@@ -2,30 +2,28 @@
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
-import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import encode_prompt, render, spell
 from palmette.backends.step_text import Ending, StepText, end_tokens_of
+from palmette.backends.tree_holder import TreeHolder
 from palmette.engine.cuts import Sampling
 from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
-from palmette.memory.oom import CacheFull
 from palmette.settings import PolicySettings
 from palmette.zoo.foreign import as_backend_error
 
 
-class LocalBackend:
+class LocalBackend(TreeHolder):
     """Decodes up to `batch_rows` different steps at a time on a tree cache: shared prefixes are computed once.
 
     The KV of a node is found by question and node id until the node is released; for any other parent the prefix is
@@ -74,11 +72,6 @@ class LocalBackend:
         self._engine.on_tokens = callback
 
     @property
-    def calls(self) -> int:
-        """Forward passes made so far."""
-        return self.tree.calls
-
-    @property
     def kv_tokens_held(self) -> int:
         """KV tokens that the cache holds now; see `TellsKv`."""
         return self.tree.cache.pool.taken_bytes // self.kv_bytes_per_token
@@ -92,19 +85,6 @@ class LocalBackend:
     def draft_counts(self) -> tuple[int, int]:
         """Drafted tokens that were accepted, and all that were computed, in all searches so far."""
         return self._engine.accepted_tokens, self._engine.drafted_tokens
-
-    @property
-    def weight_version(self) -> int:
-        """The version of the weights that generated the last steps; see `TakesWeights`."""
-        return self.tree.weight_version
-
-    def use_adapter(self, folder: str | None) -> None:
-        """Generate the next steps with the adapter in this folder; see `TreeModel.use_adapter`."""
-        self.tree.use_adapter(folder)
-
-    def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Generate the next steps with these weights; see `TreeModel.update_weights`."""
-        self.tree.update_weights(source)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a prompt; see `Backend`."""
@@ -135,18 +115,9 @@ class LocalBackend:
         if not known:
             self._nodes.pop(question, None)
 
-    @property
-    def cache_full(self) -> CacheFull | None:
-        """The last failed attempt of the KV cache to grow, None if there was none."""
-        return self.tree.cache.pool.cache_full
-
     def free_cache(self) -> None:
         """Free the memory of the KV cache between a rollout and an update; the next step allocates it again."""
         self.tree.free_cache()
-
-    def give_up_cache(self) -> bool:
-        """Free the KV cache and halve its limit; nodes keep their tokens and are computed again when needed."""
-        return self.tree.give_up_cache()
 
     def start(self, expansions: Sequence[Expansion]) -> None:
         """Take these expansions; see `StartsSteps`.

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.table import Table
 
 from palmette.events import QuestionFinished
 from palmette.report.table import plain_table, plain_text
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Finished = Mapping[str, QuestionFinished]
 """The questions of a run, by their ids."""
@@ -41,6 +44,8 @@ def difference(runs: Sequence[tuple[Finished, Finished]], vote: str) -> Differen
     pairs = [(one[name], other[name]) for one, other in runs for name in one if name in other]
     if not pairs:
         return None
+    import numpy as np  # Here: reports and the public names are imported without it.
+
     held = np.array([[event.mean_kv_tokens for event in pair] for pair in pairs])
     judged = [
         [float(outcome == "correct") for outcome in outcomes]
@@ -55,19 +60,23 @@ def difference(runs: Sequence[tuple[Finished, Finished]], vote: str) -> Differen
     )
 
 
-def _ratio(held: np.ndarray) -> np.ndarray:
+def _ratio(held: "np.ndarray") -> "np.ndarray":
     """Return the other's sum over one's own; questions are in the second last dimension."""
     sums = held.sum(axis=-2)
     ratio: np.ndarray = sums[..., 1] / sums[..., 0]
     return ratio
 
 
-def _samples(count: int) -> np.ndarray:
+def _samples(count: int) -> "np.ndarray":
     """Return places of questions drawn with replacement, the same at every call: a bootstrap."""
+    import numpy as np
+
     return np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
 
 
-def _estimate(value: np.ndarray, resampled: np.ndarray) -> Estimate:
+def _estimate(value: "np.ndarray", resampled: "np.ndarray") -> Estimate:
+    import numpy as np
+
     low, high = np.quantile(resampled, (0.025, 0.975))
     return Estimate(float(value), float(low), float(high))
 

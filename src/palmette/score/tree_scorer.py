@@ -4,17 +4,16 @@ import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Message
 from palmette.backends.local import context_tokens
+from palmette.backends.tree_holder import TreeHolder
 from palmette.engine.tree_cache import CacheNode
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
-from palmette.memory.oom import CacheFull
 from palmette.score import values
 from palmette.score.rows.row import ChatRows, PromptKey, Row, Rows, Tokens, prompt_key
 from palmette.score.scorer import Candidate
@@ -27,7 +26,7 @@ _Scored = dict[tuple[str, ...], tuple[Tokens, CacheNode]]
 """Cached tokens and cache node of each scored path of one question, by its steps; no steps for the prompt itself."""
 
 
-class TreeScorer(ABC):
+class TreeScorer(TreeHolder, ABC):
     """Scores up to `batch_rows` candidates in one forward pass, with a tree-shaped KV cache.
 
     Paths of a question that one call scored stay cached until the next call for that question, or until it is
@@ -60,36 +59,6 @@ class TreeScorer(ABC):
         with as_backend_error(self._name):
             self.tree.check()
         self._scored: dict[PromptKey, _Scored] = {}
-
-    @property
-    def calls(self) -> int:
-        """Forward passes made so far."""
-        return self.tree.calls
-
-    @property
-    def weight_version(self) -> int:
-        """The version of the weights that computed the last scores; see `TakesWeights`."""
-        return self.tree.weight_version
-
-    def use_adapter(self, folder: str | None) -> None:
-        """Use this adapter for the next scores; see `TreeModel.use_adapter`."""
-        self.tree.use_adapter(folder)
-
-    def update_weights(self, source: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Use these weights for the next scores; see `TreeModel.update_weights`."""
-        self.tree.update_weights(source)
-
-    @property
-    def cache_full(self) -> CacheFull | None:
-        """Why the KV cache could not grow the last time, None if it always could."""
-        return self.tree.cache.pool.cache_full
-
-    def give_up_cache(self) -> bool:
-        """Free the whole KV cache and use a smaller one from now on; return whether there was anything to free.
-
-        Later calls compute again what they need.
-        """
-        return self.tree.give_up_cache()
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Free the cached paths of a question; see `KeepsPaths`."""

@@ -12,7 +12,9 @@ import random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from palmette.backends.servers.gate import Gate, UnreachableError
 from palmette.backends.servers.health import Health
+from palmette.backends.servers.told import SHOWN_CHARACTERS, cause_of, message_of, redirect_of
 from palmette.errors import BackendError
 from palmette.units import describe_error, one_line
 
@@ -32,7 +34,6 @@ _IDLE_SECONDS = 3.0  # vLLM closes connections that are idle for 5 s: one should
 _HEALTH_SECONDS = 30.0
 _MOST_ANSWER_BYTES = 64 * 2**20
 _MOST_ERROR_BYTES = 2**16
-_SHOWN_CHARACTERS = 200
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -61,6 +62,7 @@ class Client:
         self._answer_seconds = answer_seconds
         self._connections = connections
         self._made: httpx2.AsyncClient | None = None
+        self._gate = Gate()
         self._health = Health(self._look)
         self.answers = 0
         """How many requests to write were answered so far."""
@@ -126,21 +128,30 @@ class Client:
         if self._made is None:
             self._made = self._new_client()
         try:
-            async with self._made.stream(method, self.address + path, json=body) as response:
+            passage = await self._gate.enter()
+        except UnreachableError as error:
+            raise _PassingError(str(error)) from None
+        followed = {"trace": passage.follow}
+        try:
+            async with self._made.stream(method, self.address + path, json=body, extensions=followed) as response:
                 is_right = response.status_code == 200
                 data = await self._read(response, _MOST_ANSWER_BYTES if is_right else _MOST_ERROR_BYTES)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise _PassingError(f"cannot be reached: {_cause(error)}") from error
+            told = f"cannot be reached: {cause_of(error)}"
+            passage.leave(told)
+            raise _PassingError(told) from error
         except httpx2.TransportError as error:
-            raise _PassingError(f"broke off at {path}: {_cause(error)}") from error
+            raise _PassingError(f"broke off at {path}: {cause_of(error)}") from error
         except (httpx2.InvalidURL, UnicodeError) as error:
             told = f"{self.role}.address {one_line(self.address, 200)}: {describe_error(error)}"
             raise BackendError(told) from error
+        finally:
+            passage.leave()
+        if is_right and len(data) > _MOST_ANSWER_BYTES:
+            raise ServerError(f"{self.address} answered {path} with more than {_MOST_ANSWER_BYTES} bytes")
         if is_right:
-            if len(data) > _MOST_ANSWER_BYTES:
-                raise ServerError(f"{self.address} answered {path} with more than {_MOST_ANSWER_BYTES} bytes")
             return data
-        told = f"answered {path} with status {response.status_code}: {_message(data)}"
+        told = f"answered {path} with status {response.status_code}: {redirect_of(response) or message_of(data)}"
         if response.status_code in _PASSING:
             raise _PassingError(told)
         # A server that is being stopped answers 500 to all requests in flight; another one can take them.
@@ -181,7 +192,7 @@ class Client:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            text = one_line(data[: 4 * _SHOWN_CHARACTERS].decode(errors="replace"), _SHOWN_CHARACTERS)
+            text = one_line(data[: 4 * SHOWN_CHARACTERS].decode(errors="replace"), SHOWN_CHARACTERS)
             raise ServerError(f"{self.address} answered {path} with what is no JSON: {text!r}") from None
 
 
@@ -191,19 +202,3 @@ def require_httpx() -> None:
         import httpx2  # noqa: F401
     except ImportError as error:
         raise BackendError("models on servers need httpx2: pip install 'palmette[servers]'") from error
-
-
-def _message(data: bytes) -> str:
-    """Return what a server says of an error as one short line: the message of its JSON, or the text itself."""
-    text = data.decode(errors="replace")
-    try:
-        told: Any = json.loads(text)
-        told = told.get("error", told) if isinstance(told, dict) else told
-        told = told.get("message", told.get("detail", told)) if isinstance(told, dict) else told
-    except (ValueError, RecursionError):
-        told = text
-    return one_line(" ".join(str(told).split()), _SHOWN_CHARACTERS) or "no message"
-
-
-def _cause(error: BaseException) -> str:
-    return one_line(" ".join(str(error).split()), _SHOWN_CHARACTERS) or type(error).__name__

@@ -34,16 +34,12 @@ class GivesCredit(Protocol):
         """Return the advantage of each node by question, None if whole responses are credited."""
 
 
-class ResponseCredit:
-    """Advantages by an algorithm from the rewards of whole responses.
+class _ByAlgorithm:
+    """What both ways to give credit have of the algorithm."""
 
-    With `mask_cut`, responses that a limit ended count in their group and are not learned from.
-    """
-
-    def __init__(self, algorithm: Algorithm, *, limit_tokens: int, mask_cut: bool = False) -> None:
+    def __init__(self, algorithm: Algorithm, limit_tokens: int) -> None:
         self._algorithm = algorithm
         self._limit_tokens = limit_tokens
-        self._mask_cut = mask_cut
 
     @property
     def most_draws(self) -> int:
@@ -53,7 +49,27 @@ class ResponseCredit:
     @property
     def pulls(self) -> bool:
         """Whether a KL divergence or an entropy bonus is in the loss, or a critic learns."""
-        return _pulls(self._algorithm)
+        settings = self._algorithm.settings
+        in_loss = settings.kl_weight > 0 and settings.kl_in == "loss"
+        return bool(in_loss or settings.entropy_weight > 0 or self._algorithm.critic)
+
+    def _weighed(self, samples: Sequence[Sample]) -> list[Sample]:
+        if not samples:
+            return []
+        tokens = [sample.counted_tokens for sample in samples]
+        weights = sample_weights(tokens, self._algorithm.aggregation, self._limit_tokens)
+        return [replace(sample, weight=weight) for sample, weight in zip(samples, weights, strict=True)]
+
+
+class ResponseCredit(_ByAlgorithm):
+    """Advantages by an algorithm from the rewards of whole responses.
+
+    With `mask_cut`, responses that a limit ended count in their group and are not learned from.
+    """
+
+    def __init__(self, algorithm: Algorithm, *, limit_tokens: int, mask_cut: bool = False) -> None:
+        super().__init__(algorithm, limit_tokens)
+        self._mask_cut = mask_cut
 
     def bare(self, groups: Sequence[Group]) -> list[Sample]:
         """Return a sample for each response that has a reward."""
@@ -76,7 +92,7 @@ class ResponseCredit:
             for (sample, response, _), given in zip(group, own, strict=True):
                 if not (self._mask_cut and response.is_cut):
                     credited.append(replace(sample, advantages=given.advantages, returns=given.returns))
-        return _weighed(credited, self._algorithm, self._limit_tokens)
+        return self._weighed(credited)
 
     def of_steps(self, groups: Sequence[Group]) -> dict[str, Advantages] | None:
         """Return None: steps have the advantage of their response."""
@@ -91,23 +107,12 @@ class ResponseCredit:
         return Outcome(shaped, tokens, lost, sample.old_values or ())
 
 
-class StepCredit:
+class StepCredit(_ByAlgorithm):
     """Advantages of the steps of trees, by a way to credit that goes by the rewards of leaves."""
 
     def __init__(self, credit: Credit, algorithm: Algorithm, *, limit_tokens: int) -> None:
+        super().__init__(algorithm, limit_tokens)
         self._credit = credit
-        self._algorithm = algorithm
-        self._limit_tokens = limit_tokens
-
-    @property
-    def most_draws(self) -> int:
-        """Those of the algorithm."""
-        return self._algorithm.draws
-
-    @property
-    def pulls(self) -> bool:
-        """Whether a KL divergence or an entropy bonus is in the loss."""
-        return _pulls(self._algorithm)
 
     def bare(self, groups: Sequence[Group]) -> list[Sample]:
         """Return a sample for each step, or path, that has an advantage."""
@@ -126,7 +131,7 @@ class StepCredit:
 
     def credited(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples with their weights."""
-        return _weighed(samples, self._algorithm, self._limit_tokens)
+        return self._weighed(samples)
 
     def _credit_tree(self, group: Group) -> CreditTree:
         """Return the tree of a group with the group's rewards at its leaves, shaped by the algorithm."""
@@ -137,16 +142,3 @@ class StepCredit:
         }
         tree = credit_tree(group.result.tree)
         return replace(tree, rewards=tuple(rewards.get(node) for node in range(len(tree.parents))))
-
-
-def _pulls(algorithm: Algorithm) -> bool:
-    settings = algorithm.settings
-    in_loss = settings.kl_weight > 0 and settings.kl_in == "loss"
-    return bool(in_loss or settings.entropy_weight > 0 or algorithm.critic)
-
-
-def _weighed(samples: Sequence[Sample], algorithm: Algorithm, limit_tokens: int) -> list[Sample]:
-    if not samples:
-        return []
-    weights = sample_weights([sample.counted_tokens for sample in samples], algorithm.aggregation, limit_tokens)
-    return [replace(sample, weight=weight) for sample, weight in zip(samples, weights, strict=True)]
