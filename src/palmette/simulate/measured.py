@@ -11,7 +11,7 @@ from palmette.simulate.setup import Learner
 from palmette.simulate.work import Recorded, read_run
 
 _NOT_LEARNING = ("rollout",)
-_DISPATCH_SECONDS, _DISPATCH_STEP_SECONDS = 0.0013, 0.000063
+_DISPATCH_SECONDS, _DISPATCH_STEP_SECONDS = 0.0012, 0.00007
 """Of a driver for each question and each of its steps, as docs/simulate.md measures them."""
 _COMPARED = ("strategy", "width", "total_tokens", "step_tokens")
 
