@@ -25,20 +25,27 @@ TEMPERATURE = 0.9
 
 
 def trained_seedling(method: str) -> Any:
-    """The shipped model with all its weights trainable, or with an adapter that begins the same each time."""
-    model = load_policy("seedling")[0]
-    if method == "full":
+    """The shipped model with all its weights trainable, or with an adapter that begins the same each time.
+
+    `zero` is an adapter as training begins it, with one half zeros; `zero64` and `full64` are in float64.
+    """
+    dtype = torch.float64 if method.endswith("64") else torch.float32
+    model: Any = load_policy("seedling")[0]
+    model.to(dtype)
+    if method.startswith("full"):
         return train_all(model)
     torch.manual_seed(0)
-    adapted = train_lora(model, rank=4)
+    adapted = train_lora(model, rank=4).to(dtype)
+    if method.startswith("zero"):
+        return adapted
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:  # Zeros: as they are, one half of the adapter has no gradient in the first update.
             torch.nn.init.normal_(weight, std=0.05)
     return adapted
 
 
-def plain_learner(method: str) -> Learner:
-    return Learner(trained_seedling(method), loss=LOSS, adam=ADAM, temperature=TEMPERATURE, sharing="off")
+def plain_learner(method: str, adam: AdamSettings = ADAM) -> Learner:
+    return Learner(trained_seedling(method), loss=LOSS, adam=adam, temperature=TEMPERATURE, sharing="off")
 
 
 def build(method: str, checkpoint: Path | None, mesh: DeviceMesh) -> ShardedLearner:

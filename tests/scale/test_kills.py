@@ -11,8 +11,9 @@ import pytest
 from palmette import Progress, Searcher, load_task
 from palmette.errors import BackendError
 from palmette.event_log import read_events
-from palmette.events import WorkerEnded
+from palmette.events import WaveDone, WorkerEnded
 from tests.scale.held_policy import HOLD
+from tests.scale.other_workers import EarlyWorker, OlderWorker
 from tests.scale.runs import finished, searcher, trees
 
 pytestmark = [
@@ -30,10 +31,13 @@ def held_processes(held: Path) -> list[int]:
 def test_a_worker_that_is_killed_at_a_random_moment_changes_no_tree(
     cluster: Any, held: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Workers wait at a random question, one of them is killed there."""
+    """Workers wait at a random one of their calls, the first of them that does is killed there.
+
+    A call has the wave of at most two questions: one of two workers makes at least one for four waves.
+    """
     task = load_task("ladder", questions=8)
     searcher().search(task, out=tmp_path / "plain")
-    passed = random.Random(seed).sample([question.id for question in task.questions], seed % 8)
+    waves = sum(isinstance(event, WaveDone) for events in trees(tmp_path / "plain").values() for event in events)
     before, killed = set(held_processes(held)), list[int]()
 
     def kill_one(progress: Progress) -> None:
@@ -44,7 +48,7 @@ def test_a_worker_that_is_killed_at_a_random_moment_changes_no_tree(
         if progress.notices:
             (held / HOLD).unlink(missing_ok=True)
 
-    (held / HOLD).write_text(" ".join(passed))
+    (held / HOLD).write_text(f"calls {random.Random(seed).randrange(waves // 4)}")
     searcher(cluster.address).search(task, out=tmp_path / "run", progress=kill_one)
     assert killed
     assert trees(tmp_path / "run") == trees(tmp_path / "plain") and len(finished(tmp_path / "run")) == 8
@@ -97,3 +101,23 @@ def test_a_worker_that_finds_no_place_is_told_with_what_there_is(cluster: Any, h
     ):
         searcher(cluster.address, worker_cpus=64, start_seconds=2).search("1+1", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_actors_of_another_version_are_refused_and_nothing_is_written(
+    cluster: Any, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.run.cluster.search.SearchWorker", OlderWorker)
+    with pytest.raises(BackendError, match=r"worker \d on .* has palmette 0\.0\.1, the driver .*: install"):
+        searcher(cluster.address).search("1+1", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_actors_whose_clock_is_wrong_are_told_of_and_change_no_tree(
+    cluster: Any, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, heard = load_task("ladder", questions=8), list[Progress]()
+    searcher().search(task, out=tmp_path / "plain")
+    monkeypatch.setattr("palmette.run.cluster.search.SearchWorker", EarlyWorker)
+    searcher(cluster.address).search(task, out=tmp_path / "run", progress=heard.append)
+    assert trees(tmp_path / "run") == trees(tmp_path / "plain")
+    assert any("ahead of ours: times of its events are corrected" in notice for notice in heard[-1].notices)

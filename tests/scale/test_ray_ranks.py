@@ -23,7 +23,9 @@ pytestmark = pytest.mark.kills
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # Actors find tests by it.
+    found = os.pathsep.join(path for path in sys.path if path)  # Actors find tests by it.
+    # By default Ray is so nice to other programs that on a busy machine an actor may not start in time.
+    os.environ.update({"PYTHONPATH": found, "RAY_worker_niceness": "0"})
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
     yield ray
     ray.shutdown()

@@ -71,3 +71,18 @@ def test_a_tick_that_comes_when_bins_double_is_counted() -> None:
     bins.tick(2)  # It doubles the bins.
     told = bins.event()
     assert (sum(told.ticks), sum(told.rows)) == (2, 3)
+
+
+def test_ticks_of_similar_size_are_told_with_the_policy_s_seconds_since_the_tick_before() -> None:
+    clock = Clock()
+    bins = OccupancyBins(clock)
+    for rows, seconds in ((1, 0.01), (5, 0.02), (7, 0.04), (8, 0.08)):
+        with bins.during("policy"):
+            clock.now += seconds / 2
+            with bins.during("reward"):
+                clock.now += 1.0
+            clock.now += seconds / 2
+            bins.tick(rows)
+    by_size = bins.event().by_size
+    assert [(size.ticks, size.rows) for size in by_size] == [(1, 1), (2, 12), (1, 8)]
+    assert [round(size.seconds, 6) for size in by_size] == [0.01, 0.06, 0.08]

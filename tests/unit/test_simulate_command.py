@@ -18,12 +18,14 @@ from palmette.events import (
     QuestionStarted,
     RunStarted,
     Session,
+    TicksOfSize,
     UpdateDone,
     WaveDone,
 )
 from palmette.run.folder import recorded_values
 from palmette.simulate.costs import fit_costs, nonnegative_fit
-from palmette.simulate.work import Question, Wave, question_of, read_run
+from palmette.simulate.measured import contention_of, measured_dispatch
+from palmette.simulate.work import Question, Recorded, Wave, question_of, read_run, shared_ticks
 
 
 def node(id: int, parent: int, tokens: int, *, finished: bool = False) -> NodeRecord:
@@ -38,24 +40,32 @@ def test_a_tree_becomes_waves_with_the_prefixes_that_they_continue() -> None:
     assert question == Question(
         10,
         (
-            Wave((4, 6), (10, 10), 10),
-            Wave((3, 2, 1), (14, 14, 16), 10 + 4 + 6),
-            Wave((7,), (17,), 10 + 4 + 3),
+            Wave((4, 6), (10, 10), 10, (0, 5)),  # The second is the first, and goes on where that ends.
+            Wave((3, 2, 1), (14, 14, 16), 10 + 4 + 6, (0, 2, 0)),
+            Wave((7,), (17,), 10 + 4 + 3, (0,)),
         ),
     )
     assert (question.tokens, question.steps) == (23, 6)
 
 
+def test_steps_of_the_same_text_so_far_share_their_lanes() -> None:
+    after, other = (7,), (8,)
+    steps = [(after, (1, 2, 3)), (after, (1, 2, 4, 5)), (other, (1, 2, 3)), (after, (1, 2, 3)), (after, (1, 2))]
+    # The second samples its third token from a lane that is shared; who ends as others do has no lane at any time.
+    assert shared_ticks([*steps, (after, (6,))]) == (0, 3, 0, 3, 2, 1)
+
+
 def test_independent_branches_become_one_wave() -> None:
     chains = [node(1, 0, 4), node(2, 0, 6), node(3, 1, 3), node(5, 3, 2)]
-    assert question_of(10, chains, independent=True) == Question(10, (Wave((6, 9), (10, 10), 10),))
+    assert question_of(10, chains, independent=True) == Question(10, (Wave((6, 9), (10, 10), 10, (0, 5)),))
 
 
 def test_costs_are_found_again_in_the_seconds_they_make() -> None:
     points = [(3.0, 40.0), (5.0, 10.0), (1.0, 200.0), (7.0, 90.0)]
-    tick, row = nonnegative_fit([(a, b, 0.25 * a + 0.01 * b) for a, b in points])
-    assert (tick, row) == pytest.approx((0.25, 0.01))
-    assert nonnegative_fit([(1.0, 10.0, 0.5), (2.0, 20.0, 1.0)])[1] >= 0, "rows that only follow ticks"
+    lanes = (3.0, 9.0, 100.0, 7.0)
+    told = [(a, b, c, 0.25 * a + 0.01 * b + 0.04 * c) for (a, b), c in zip(points, lanes, strict=True)]
+    assert nonnegative_fit(told) == pytest.approx((0.25, 0.01, 0.04))
+    assert min(nonnegative_fit([(1.0, 10.0, 1.0, 0.5), (2.0, 20.0, 2.0, 1.0)])) >= 0, "rows that only follow ticks"
 
 
 def record(folder: Path, *, questions: int = 6, updates: int = 0) -> Path:
@@ -87,6 +97,28 @@ def test_the_costs_of_a_recorded_run(tmp_path: Path) -> None:
     costs = fit_costs(read_run(record(tmp_path / "run")))
     found = (costs.tick_seconds, costs.row_seconds, costs.step_seconds, costs.question_seconds)
     assert found == pytest.approx((0.010, 0.001, 0.005, 0.020))
+
+
+def test_costs_and_what_workers_cost_each_other_come_from_ticks_by_size() -> None:
+    """Ticks take 10 ms and 1 ms a row; in the run of two workers everything takes a quarter longer."""
+
+    def recorded(slower: float, *workers: str) -> Recorded:
+        sizes = tuple(TicksOfSize(ticks, rows, slower * (0.01 * ticks + 0.001 * rows)) for ticks, rows in SIZES)
+        spent = {"policy": (sum(size.seconds for size in sizes),), "reward": (slower * 0.3,)}
+        events = tuple(Occupancy(0, 1, (0,), (0,), spent, worker, sizes) for worker in workers)
+        return Recorded(load_config(None, {}), (Question(0, (Wave((1,) * 60, (0,) * 60, 0),)),) * len(workers),
+                        (Session(9.0, 0, 0, 1, 0, driver_seconds=0.004 * len(workers)),), events)  # fmt: skip
+
+    alone, beside = recorded(1.0, ""), recorded(1.25, "1", "2")
+    costs = fit_costs(alone)
+    assert (costs.tick_seconds, costs.row_seconds, costs.step_seconds) == pytest.approx((0.010, 0.001, 0.005))
+    assert contention_of(alone, beside) == pytest.approx(0.25)
+    assert measured_dispatch(beside) == pytest.approx(0.008)
+    with pytest.raises(PalmetteError, match="at least 2 of them"):
+        contention_of(alone, alone)
+
+
+SIZES = ((3, 3), (10, 200), (40, 2000))
 
 
 def run(*arguments: object) -> str:

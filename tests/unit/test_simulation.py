@@ -44,6 +44,16 @@ def test_questions_in_flight_share_ticks() -> None:
     assert outcome.ticks == pytest.approx(4)
 
 
+def test_rows_of_the_same_text_are_one_lane_until_they_part() -> None:
+    costs = Costs(tick_seconds=1.0, row_seconds=0.0, lane_seconds=0.5)
+    question = Question(0, (Wave((4, 4, 3, 2), (0,) * 4, 0, shared=(0, 3, 3, 1)),))
+    # A tick with one lane; the fourth row parts from it and ends with the second tick; the second row has a lane of its
+    # own for the last tick, and the third none, since it is the same to its end.
+    outcome = simulate([question], Setup(), costs)
+    assert outcome.seconds == pytest.approx(1.5 + 2.0 + 1.5 + 2.0)
+    assert outcome.ticks == pytest.approx(4)
+
+
 def test_a_wave_waits_for_its_longest_step_and_is_scored() -> None:
     costs = Costs(tick_seconds=1.0, row_seconds=0.1, step_seconds=0.25, question_seconds=2.0)
     outcome = simulate([asked((2, 5), (1,), prompt=10)], Setup(), costs)
@@ -74,6 +84,14 @@ def test_workers_that_share_a_device_slow_each_other_down() -> None:
     assert outcome.seconds == pytest.approx(4)
     assert outcome.busy_seconds == pytest.approx(6)
     assert outcome.utilisation == pytest.approx(6 / 8)
+
+
+def test_workers_beside_each_other_take_longer_by_what_they_cost_each_other() -> None:
+    setup = Setup(nodes=1, workers=3, devices=2, in_flight=1, contention=0.5)
+    # Two at a time, each at 1 / 1.5: three workers with 2 s of work have 4/9 of a device each until 4.5 s.
+    assert simulate([asked((2,))] * 3, setup, TICK).seconds == pytest.approx(4.5)
+    # The shorter is done after 1.5 s, when the longer has 2 s left, which it does alone.
+    assert simulate([asked((1,)), asked((3,))], setup, TICK).seconds == pytest.approx(3.5)
 
 
 def test_questions_that_were_dealt_out_stay_with_their_owners() -> None:

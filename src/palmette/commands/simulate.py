@@ -30,7 +30,12 @@ def simulate(
     routing: Annotated[
         str, typer.Option(help="affine: a question stays with its worker; spread: any worker.")
     ] = "affine",
-    dispatch: Annotated[float, typer.Option(help="Seconds of the driver for each question.")] = 0.005,
+    dispatch: Annotated[
+        float | None, typer.Option(help="Seconds of the driver for each question; default: as measured.")
+    ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="The same search by several workers on one node: they slow each other down.")
+    ] = None,
     failures: Annotated[float, typer.Option(help="Failures of a node per hour.")] = 0.0,
     repair: Annotated[float, typer.Option(help="Seconds until a failed node is back.")] = 300.0,
     train: Annotated[Path | None, typer.Option(help="A training run: simulate its updates too.")] = None,
@@ -51,7 +56,14 @@ def simulate(
     from rich.console import Console
 
     from palmette.report.simulation import simulation_table, simulation_values, summary_lines, write_csv, write_page
-    from palmette.simulate.measured import read_learner, read_search, with_updates
+    from palmette.simulate.measured import (
+        assumed_dispatch,
+        contention_of,
+        measured_dispatch,
+        read_learner,
+        read_search,
+        with_updates,
+    )
     from palmette.simulate.scaling import bend, curve, draw, measured_costs, setup_of, sizes, with_workers
     from palmette.simulate.setup import other_routing, read_routing
     from palmette.simulate.work import read_run
@@ -71,9 +83,13 @@ def simulate(
         config = recorded.config if train is None else read_run(train).config
         workers, per_node, planned_ranks, moved = _placed(config, devices, train=train is not None)
     assert workers is not None
+    others = [] if beside is None else [read_search(beside)]
+    measured = measured_dispatch(recorded, *others) if dispatch is None else dispatch
     setup = setup_of(recorded)
     setup = replace(
-        setup, in_flight=in_flight or setup.in_flight, routing=read_routing(routing), dispatch_seconds=dispatch,
+        setup, in_flight=in_flight or setup.in_flight, routing=read_routing(routing),
+        dispatch_seconds=assumed_dispatch(recorded) if measured is None else measured,
+        contention=contention_of(recorded, others[0]) if others else 0.0,
         failures_per_hour=failures, repair_seconds=repair,
     )  # fmt: skip
     if train is not None:
@@ -91,6 +107,8 @@ def simulate(
     if csv is not None:
         write_csv(points, csv)
     lines = summary_lines(points, bent, routed_point, costs, len(recorded.questions))
+    if measured is None:
+        lines.append("the run had no driver: its time is taken from docs/simulate.md, by the steps of a question")
     if page is not None:
         write_page(points, bent, lines, page)
     if as_json:

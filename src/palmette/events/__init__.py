@@ -23,7 +23,7 @@ from palmette.events.training import (
     UpdateDone,
 )
 from palmette.events.values import Amount, Count, Signed
-from palmette.events.workers import Occupancy, QuestionTimed, WorkerEnded
+from palmette.events.workers import Occupancy, QuestionTimed, TicksOfSize, WorkerEnded
 
 Event = (
     RunStarted
@@ -70,6 +70,7 @@ __all__ = [
     "ShownStep",
     "ShownTree",
     "Signed",
+    "TicksOfSize",
     "UpdateDone",
     "WaveDone",
     "WorkerEnded",

@@ -141,6 +141,7 @@ class Session:
 
     `peak_kv_tokens` is the largest sum over the trees in flight, each with what the cache holds for it after its last
     whole wave. Runs of earlier versions have `kv_as_held` False: this one cannot be counted again.
+    `driver_seconds` are the processor seconds that the driver of workers took for itself.
     """
 
     kind: ClassVar[str] = "session"
@@ -152,3 +153,4 @@ class Session:
     peak_kv_tokens: Count = 0
     kv_as_held: bool = False
     servers: tuple[ServerUse, ...] = ()
+    driver_seconds: Amount = 0.0

@@ -25,7 +25,11 @@ _COLUMNS = (
 def simulation_values(points: Sequence[Point], bent: Point, routed: Point, costs: Costs) -> dict[str, Any]:
     """Return everything as JSON values; times in seconds."""
     return {
-        "costs": vars(costs),
+        "costs": {
+            **vars(costs),
+            "dispatch_seconds": points[-1].setup.dispatch_seconds,
+            "contention": points[-1].setup.contention,
+        },
         "points": [_values(point) for point in points],
         "bend": bent.outcome.workers,
         "routed": {"routing": routed.setup.routing, **_values(routed)},
@@ -94,10 +98,13 @@ def summary_lines(points: Sequence[Point], bent: Point, routed: Point, costs: Co
         f"{outcome.prefill_tokens:,}"
     )
     lines.append(
-        f"from {count_of(measured, 'measured question')}: a tick {costs.tick_seconds * 1e3:.2f} ms and "
-        f"{costs.row_seconds * 1e6:.1f} us a row, a step {costs.step_seconds * 1e3:.2f} ms, a question "
-        f"{costs.question_seconds * 1e3:.1f} ms; {costs.told}"
+        f"from {count_of(measured, 'measured question')}: a tick {costs.tick_seconds * 1e3:.2f} ms, "
+        f"{costs.row_seconds * 1e6:.1f} us a row and {costs.lane_seconds * 1e6:.1f} us a lane, a step "
+        f"{costs.step_seconds * 1e3:.2f} ms, a question {costs.question_seconds * 1e3:.1f} ms, of the driver "
+        f"{last.setup.dispatch_seconds * 1e3:.2f} ms; {costs.told}"
     )
+    if last.setup.contention:
+        lines.append(f"each worker of a node slows every other one of it down by {last.setup.contention:.1%}")
     return lines
 
 

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from palmette.events import Occupancy
+from palmette.events import Occupancy, TicksOfSize
 
 MOST_BINS = 100
 _FIRST_BIN_SECONDS = 0.05
+_TICKING = "policy"
+"""The activity that ticks are a part of."""
 
 
 @dataclass
@@ -27,7 +29,9 @@ class _Bin:
 class OccupancyBins:
     """Counts ticks, rows and seconds by activity in bins of equal length, which double when there are too many.
 
-    Activities may be nested: time counts for the innermost one. `clock` returns seconds.
+    Activities may be nested: time counts for the innermost one. Ticks of similar size are counted together as well,
+    with the policy's seconds since the tick before: what starting and ending rows took is in them. `clock` returns
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,6 +42,9 @@ class OccupancyBins:
         self._bins: list[_Bin] = []
         self._open: list[str] = []
         self._since = 0.0
+        self._by_size: dict[int, _Bin] = {}
+        self._untold_seconds = 0.0
+        """Of the policy, since its last tick."""
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
@@ -52,8 +59,12 @@ class OccupancyBins:
 
     def tick(self, rows: int) -> None:
         """Count one tick that sampled so many tokens, one for each row."""
-        place = self._place(self._clock() - self._zero)  # First: it may replace the bins by fewer.
+        self._count_time()
+        place = self._place(self._since)  # First: it may replace the bins by fewer.
         self._bins[place].add(_Bin(1, rows))
+        size = self._by_size.setdefault(rows.bit_length(), _Bin())
+        size.add(_Bin(1, rows, {_TICKING: self._untold_seconds}))
+        self._untold_seconds = 0.0
 
     def event(self) -> Occupancy:
         """Return the bins so far."""
@@ -65,6 +76,10 @@ class OccupancyBins:
             ticks=tuple(each.ticks for each in self._bins),
             rows=tuple(each.rows for each in self._bins),
             spent={name: tuple(round(each.spent.get(name, 0.0), 4) for each in self._bins) for name in activities},
+            by_size=tuple(
+                TicksOfSize(each.ticks, each.rows, round(each.spent[_TICKING], 4))
+                for _, each in sorted(self._by_size.items())
+            ),
         )
 
     def _count_time(self) -> None:
@@ -72,6 +87,8 @@ class OccupancyBins:
         start, self._since = self._since, self._clock() - self._zero
         if not self._open:
             return
+        if self._open[-1] == _TICKING:
+            self._untold_seconds += self._since - start
         last, width = self._place(self._since), self._bin_seconds
         for place in range(int(start / width), last + 1):
             overlap = min(self._since, (place + 1) * width) - max(start, place * width)

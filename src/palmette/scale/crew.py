@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,13 +73,15 @@ class Crew:
             self.members.append(member)
         member.lives += 1
         member.node = ""
-        member.actor = self._actor.remote(*self._arguments(member))
+        with self._telling_full_store(member):
+            member.actor = self._actor.remote(*self._arguments(member))
         self.call(member, seconds, "hello")
 
     def call(self, member: Member, seconds: float, method: str, *arguments: Any) -> None:
         """Call a method; its answer has to come within so many seconds. Arguments are texts, or references of Ray's."""
         assert not member.method, f"{member} has not answered {member.method} yet"
-        member._answer = getattr(member.actor, method).remote(*arguments)
+        with self._telling_full_store(member):
+            member._answer = getattr(member.actor, method).remote(*arguments)
         member.method = method
         member._since = time.monotonic()
         member._due = member._since + seconds
@@ -115,9 +117,8 @@ class Crew:
     def _answered(self, member: Member) -> Answer | Loss:
         errors = self._ray.exceptions
         try:
-            text = self._ray.get(member._answer)
-        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
-            raise BackendError(f"{member}: {_STORE_FULL}") from error
+            with self._telling_full_store(member):
+                text = self._ray.get(member._answer)
         except errors.RayTaskError as error:
             if "ObjectStoreFull" in str(error) or "OutOfDisk" in str(error):
                 raise BackendError(f"{member}: {_STORE_FULL}") from error
@@ -128,6 +129,15 @@ class Crew:
             raise RunError(f"{member} answered {member.method} with a {type(text).__name__}, not with a text")
         method, member.method, member._answer = member.method, "", None
         return Answer(member, method, text)
+
+    @contextmanager
+    def _telling_full_store(self, member: Member) -> Iterator[None]:
+        """Raise BackendError where what is sent to a worker, or what it answers, has no place in the store."""
+        errors = self._ray.exceptions
+        try:
+            yield
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            raise BackendError(f"{member}: {_STORE_FULL}") from error
 
     def _lost(self, member: Member, reason: str, *, was_late: bool = False) -> Loss:
         loss = Loss(member, member.method, reason, was_late)

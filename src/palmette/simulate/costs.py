@@ -1,32 +1,37 @@
 """What a search's work costs, fitted to the seconds that a measured run spent on it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from palmette.errors import RunError
 from palmette.simulate.work import Recorded
+
+Point = tuple[float, float, float, float]
+"""Ticks that belong together: how many, their rows, their lanes, their seconds."""
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds of a worker's work on one device of its own.
 
-    A tick takes `tick_seconds`, and `row_seconds` for each row and for each token of a prompt that it computes; a step
-    that is scored `step_seconds`, with embedding and allocation; a question `question_seconds`, judging among it.
+    A tick takes `tick_seconds`, `row_seconds` for each row and for each token of a prompt that it computes, and
+    `lane_seconds` for each lane, which rows of the same text share; a step that is scored `step_seconds`, with
+    embedding and allocation; a question `question_seconds`, judging among it.
     """
 
     tick_seconds: float
     row_seconds: float
     step_seconds: float = 0.0
     question_seconds: float = 0.0
+    lane_seconds: float = 0.0
     told: str = ""
     """How well they are known, for people."""
 
-    def tick(self, rows: int) -> float:
-        """Return the seconds of one tick with so many rows."""
-        return self.tick_seconds + self.row_seconds * rows
+    def tick(self, rows: float, lanes: float) -> float:
+        """Return the seconds of one tick with so many rows in so many lanes."""
+        return self.tick_seconds + self.row_seconds * rows + self.lane_seconds * lanes
 
-    def with_ticks(self, measured: int, simulated: int) -> "Costs":
+    def with_ticks(self, measured: float, simulated: float) -> "Costs":
         """Return the same costs with ticks of another length, where a run had fewer or more ticks than simulated.
 
         A run that drafts tokens has fewer.
@@ -36,8 +41,11 @@ class Costs:
         return replace(self, tick_seconds=self.tick_seconds * measured / simulated)
 
 
-def fit_costs(run: Recorded) -> Costs:
-    """Return what the work of a run cost. Raises RunError where its events do not tell."""
+def fit_costs(run: Recorded, lanes: Mapping[int, float] | None = None) -> Costs:
+    """Return what the work of a run cost. Raises RunError where its events do not tell.
+
+    `lanes` are those of a tick by its size, see `Worker.sizes`; without them every row is a lane.
+    """
     seconds = sum(session.seconds for session in run.sessions)
     if not run.questions or not seconds:
         raise RunError("the run has no finished question, or no session that ended: there is nothing to simulate from")
@@ -45,45 +53,56 @@ def fit_costs(run: Recorded) -> Costs:
     for event in run.occupancies:
         for activity, bins in event.spent.items():
             spent[activity] = spent.get(activity, 0.0) + sum(bins)
-    tokens = sum(question.tokens for question in run.questions)
-    prompts = sum(question.prompt_tokens for question in run.questions)
-    points = [
-        (ticks, rows * (1 + prompts / tokens), policy)
-        for event in run.occupancies
-        for ticks, rows, policy in zip(event.ticks, event.rows, event.spent.get("policy", ()), strict=False)
-        if ticks
-    ]
+    points = tick_points(run, lanes)
     policy = spent.get("policy", 0.0) or seconds
     if points:
-        tick, row = nonnegative_fit(points)
-        scale = policy / sum(tick * ticks + row * rows for ticks, rows, _ in points)
-        told = f"fitted to {len(points)} stretches of the run"
+        tick, row, lane = nonnegative_fit(points)
+        scale = policy / sum(tick * ticks + row * rows + lane * own for ticks, rows, own, _ in points)
+        told = f"fitted to {sum(point[0] for point in points):,.0f} ticks"
     else:
         # Servers do not tell their ticks: the longest step of a wave is the number of its ticks.
         longest = sum(max(wave.steps, default=0) for question in run.questions for wave in question.waves)
-        tick, row, scale = policy / max(1, longest), 0.0, 1.0
+        tick, row, lane, scale = policy / max(1, longest), 0.0, 0.0, 1.0
         told = "the run does not tell its ticks: all are taken to be equal, whatever their rows"
     steps = sum(question.steps for question in run.questions)
     waves = sum(value for activity, value in spent.items() if activity != "policy")
     rest = max(0.0, seconds - policy - waves)
-    return Costs(scale * tick, scale * row, waves / max(1, steps), rest / len(run.questions), told)
+    each = waves / max(1, steps), rest / len(run.questions)
+    return Costs(scale * tick, scale * row, *each, scale * lane, told)
 
 
-def nonnegative_fit(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Return the nonnegative x, y for which a x + b y is closest to c over all (a, b, c), by least squares."""
-    aa = sum(a * a for a, _, _ in points)
-    bb = sum(b * b for _, b, _ in points)
-    ab = sum(a * b for a, b, _ in points)
-    ac = sum(a * c for a, _, c in points)
-    bc = sum(b * c for _, b, c in points)
-    det = aa * bb - ab * ab
-    if det > 1e-9 * aa * bb:
-        x, y = (ac * bb - bc * ab) / det, (bc * aa - ac * ab) / det
-        if x >= 0 and y >= 0:
-            return x, y
-    only_a, only_b = (ac / aa if aa else 0.0), (bc / bb if bb else 0.0)
+def tick_points(run: Recorded, lanes: Mapping[int, float] | None = None) -> list[Point]:
+    """Return the ticks of a run by size, or by moment where it does not tell sizes. A prompt's token counts as a row.
 
-    def error(x: float, y: float) -> float:
-        return sum((a * x + b * y - c) ** 2 for a, b, c in points)
+    Without `lanes` there are none.
+    """
+    tokens = sum(question.tokens for question in run.questions)
+    each_row = 1 + sum(question.prompt_tokens for question in run.questions) / max(1, tokens)
+    sizes = [size for event in run.occupancies for size in event.by_size]
+    if sizes:
+        known = lanes or {}
+        return [
+            (size.ticks, size.rows * each_row, size.ticks * known.get((size.rows // size.ticks).bit_length(), 0.0),
+             size.seconds)
+            for size in sizes
+        ]  # fmt: skip
+    return [
+        (ticks, rows * each_row, 0.0, policy)
+        for event in run.occupancies
+        for ticks, rows, policy in zip(event.ticks, event.rows, event.spent.get("policy", ()), strict=False)
+        if ticks
+    ]
 
-    return min(((only_a, 0.0), (0.0, only_b)), key=lambda pair: error(*pair))
+
+def nonnegative_fit(points: Sequence[Point]) -> tuple[float, float, float]:
+    """Return the nonnegative x, y, z for which a x + b y + c z is closest to d over all (a, b, c, d).
+
+    Least squares over single ticks: the mean of many is known better than that of few.
+    """
+    import numpy as np
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+    values = np.array(points, dtype=float)
+    values /= np.sqrt(values[:, :1])
+    found, _ = nnls(values[:, :3], values[:, 3])
+    return float(found[0]), float(found[1]), float(found[2])

@@ -49,7 +49,7 @@ class Nodes:
         if not worker.is_busy:
             self._idle_since[index] = self.now
         node = self._nodes[worker.node]
-        if self._setup.workers > self._setup.devices:
+        if self._setup.workers > self._setup.devices or self._setup.contention:
             speed = self._setup.speed(sum(self.workers[other].is_busy for other in node.workers))
             if speed != node.speed:
                 for other in node.workers:

@@ -1,7 +1,7 @@
 """What a simulated run came to: its length, how busy its workers were, what failed."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -21,6 +21,8 @@ class Outcome:
     tail_seconds: float
     """How long a worker waited on average for the last one, at the end or before each update."""
     ticks: float
+    sizes: tuple[Mapping[int, Sequence[float]], ...]
+    """Ticks and lanes by size of ticks, for each worker; see `Worker.sizes`."""
     prefill_tokens: int
     failures: int = 0
     lost_questions: int = 0

@@ -8,7 +8,7 @@ from palmette.simulate.costs import Costs, fit_costs
 from palmette.simulate.outcome import Outcome
 from palmette.simulate.setup import Learner, Setup
 from palmette.simulate.simulation import simulate
-from palmette.simulate.work import Question, Recorded
+from palmette.simulate.work import Question, Recorded, joined
 
 BEND = 0.8
 """Workers are taken to help while each does at least this share of what one alone would."""
@@ -23,13 +23,25 @@ class Point:
     efficiency: float
 
 
-def measured_costs(run: Recorded) -> Costs:
-    """Return the costs of a run's work, with ticks as many as its simulation has. Raises as `fit_costs` does."""
-    costs = fit_costs(run)
-    ticks = sum(sum(event.ticks) for event in run.occupancies)
-    if not ticks:
-        return costs
-    return costs.with_ticks(ticks, round(simulate(run.questions, setup_of(run), costs).ticks))
+def measured_costs(*runs: Recorded) -> Costs:
+    """Return the costs of the work of runs, with ticks as many as their simulation has. Raises as `fit_costs` does."""
+    ticks = sum(sum(event.ticks) for run in runs for event in run.occupancies)
+    if not ticks or not all(run.questions for run in runs):
+        return fit_costs(joined(runs))
+    # What a tick costs changes no tick of one worker, so that any costs tell how many lanes they have.
+    simulated = [simulate(run.questions, setup_of(run), Costs(1.0, 0.0)) for run in runs]
+    costs = fit_costs(joined(runs), lanes_of(simulated))
+    return costs.with_ticks(ticks, sum(outcome.ticks for outcome in simulated))
+
+
+def lanes_of(simulated: Sequence[Outcome]) -> dict[int, float]:
+    """Return the lanes of a tick by its size, the mean over simulated runs."""
+    sums: dict[int, list[float]] = {}
+    for size, (ticks, lanes) in ((size, own) for run in simulated for each in run.sizes for size, own in each.items()):
+        known = sums.setdefault(size, [0.0, 0.0])
+        known[0] += ticks
+        known[1] += lanes
+    return {size: lanes / ticks for size, (ticks, lanes) in sums.items() if ticks}
 
 
 def setup_of(run: Recorded) -> Setup:

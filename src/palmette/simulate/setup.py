@@ -40,8 +40,9 @@ class Learner:
 class Setup:
     """Equal nodes with equal workers.
 
-    `devices` is how many workers of a node compute at full speed at a time; more of them share it. `in_flight` is how
-    many questions a worker has at a time, `batch_rows` how many rows a tick has at the most. The driver takes
+    `devices` is how many workers of a node compute at a time; more of them share it. Each of those slows every other
+    down by the share `contention`: they share memory and caches. `in_flight` is how
+    many questions a worker has at a time, `batch_rows` how many lanes a tick has at the most. The driver takes
     `dispatch_seconds` for each question, one after the other. With `spread` routing each step goes to the next worker
     in turn, not to the one that holds its question's prefixes. A node fails `failures_per_hour` times an hour and is
     back after `repair_seconds`.
@@ -51,6 +52,7 @@ class Setup:
     workers: int = 1
     """Workers of a node."""
     devices: int = 1
+    contention: float = 0.0
     in_flight: int = 16
     batch_rows: int = 512
     routing: Routing = "affine"
@@ -65,4 +67,5 @@ class Setup:
 
     def speed(self, busy: int) -> float:
         """Return how fast each of so many busy workers of a node computes: 1 as if it were alone."""
-        return min(1.0, self.devices / max(1, busy))
+        computing = max(1, min(busy, self.devices))
+        return computing / max(1, busy) / (1 + self.contention * (computing - 1))

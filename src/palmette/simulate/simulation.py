@@ -61,7 +61,7 @@ def _check_failures(questions: Sequence[Question], setup: Setup, costs: Costs) -
 def alone_seconds(question: Question, costs: Costs) -> float:
     """Return the least that a question takes: all steps of a wave beside each other, in ticks of one row."""
     ticks = sum(max(wave.steps, default=0) for wave in question.waves)
-    return ticks * costs.tick(1) + question.steps * costs.step_seconds + costs.question_seconds
+    return ticks * costs.tick(1, 1) + question.steps * costs.step_seconds + costs.question_seconds
 
 
 @dataclass
@@ -113,7 +113,8 @@ class _Simulation:
             question_seconds=tuple(self._taken), busy_seconds=sum(worker.busy_seconds for worker in nodes.workers),
             capacity=self._setup.nodes * min(self._setup.devices, self._setup.workers),
             tail_seconds=nodes.waited_seconds / self._setup.all_workers,
-            ticks=sum(worker.counted_ticks for worker in nodes.workers), prefill_tokens=self._prefilled,
+            ticks=sum(worker.counted_ticks for worker in nodes.workers),
+            sizes=tuple(worker.sizes for worker in nodes.workers), prefill_tokens=self._prefilled,
             failures=self._failures + (learning.failures if learning else 0),
             lost_questions=sum(self._attempts.values()),
             update_seconds=tuple(learning.update_seconds) if learning else (),
@@ -165,8 +166,8 @@ class _Simulation:
             self._prefilled += tokens
             with self._nodes.changing(index) as worker:
                 worker.pending_seconds += tokens * self._costs.row_seconds
-                for length, count in Counter(wave.steps[step] for step in steps).items():
-                    worker.add(key, length, count)
+                for (length, shared), count in wave.rows(steps).items():
+                    worker.add(key, length, count, shared if self._is_affine else 0)
 
     @property
     def _is_affine(self) -> bool:

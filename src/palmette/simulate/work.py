@@ -1,8 +1,10 @@
 """What the questions of a recorded search were made of: steps by wave, their lengths, the prefixes that they share."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from palmette.config import recorded_config
 from palmette.errors import RunError
@@ -26,11 +28,18 @@ class Wave:
     """The steps of one wave by their tokens.
 
     `prefixes` are the tokens of the path that each continues, `held_tokens` those of all paths, shared ones once.
+    `shared` is for how many ticks each is computed as one lane with another, since their texts are the same so far;
+    empty where all differ from the first token on.
     """
 
     steps: tuple[int, ...]
     prefixes: tuple[int, ...]
     held_tokens: int
+    shared: tuple[int, ...] = ()
+
+    def rows(self, steps: Iterable[int]) -> Counter[tuple[int, int]]:
+        """Return how many of these steps there are of each number of tokens and of shared ticks."""
+        return Counter((self.steps[step], self.shared[step] if self.shared else 0) for step in steps)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,17 @@ class Recorded:
     sessions: tuple[Session, ...] = ()
     occupancies: tuple[Occupancy, ...] = ()
     updates: tuple[UpdateDone, ...] = ()
+
+
+def joined(runs: Sequence[Recorded]) -> Recorded:
+    """Return runs of one config as one, with the work of all."""
+    return replace(
+        runs[0],
+        questions=tuple(question for run in runs for question in run.questions),
+        sessions=tuple(session for run in runs for session in run.sessions),
+        occupancies=tuple(event for run in runs for event in run.occupancies),
+        updates=tuple(update for run in runs for update in run.updates),
+    )
 
 
 @dataclass
@@ -115,18 +135,42 @@ def question_of(prompt_tokens: int, nodes: Sequence[NodeRecord], *, independent:
     """
     path: dict[int, tuple[int, ...]] = {0: (0,)}
     depth, parents = {0: 0}, {node.parent for node in nodes}
+    tokens = {node.id: node.tokens for node in nodes}
     length = {0: prompt_tokens, **{node.id: len(node.tokens) for node in nodes}}
     for node in nodes:
         path[node.id], depth[node.id] = (*path[node.parent], node.id), depth[node.parent] + 1
     if independent:
         leaves = [node for node in nodes if node.id not in parents]
-        whole = tuple(sum(length[own] for own in path[leaf.id][1:]) for leaf in leaves)
-        wave = Wave(whole, (prompt_tokens,) * len(whole), prompt_tokens)
+        texts = [tuple(token for own in path[leaf.id][1:] for token in tokens[own]) for leaf in leaves]
+        whole = tuple(map(len, texts))
+        wave = Wave(whole, (prompt_tokens,) * len(whole), prompt_tokens, shared_ticks([((), text) for text in texts]))
         return Question(prompt_tokens, (wave,) if whole else ())
     waves = []
     for level in range(1, max(depth.values()) + 1):
         own = [node for node in nodes if depth[node.id] == level]
         held = {above for node in own for above in path[node.parent]}
         prefixes = tuple(sum(length[above] for above in path[node.parent]) for node in own)
-        waves.append(Wave(tuple(length[node.id] for node in own), prefixes, sum(length[above] for above in held)))
+        shared = shared_ticks(
+            [(tuple(token for above in path[node.parent][1:] for token in tokens[above]), node.tokens) for node in own]
+        )
+        lengths = tuple(length[node.id] for node in own)
+        waves.append(Wave(lengths, prefixes, sum(length[above] for above in held), shared))
     return Question(prompt_tokens, tuple(waves))
+
+
+def shared_ticks(steps: Iterable[tuple[tuple[int, ...], Sequence[int]]]) -> tuple[int, ...]:
+    """Return for how many ticks each step has no lane of its own: steps are (text before, own tokens).
+
+    A lane computes the next token of every row with its text. Of rows that part, the first keeps the lane.
+    """
+    tries: dict[tuple[int, ...], dict[int, Any]] = {}
+    found = []
+    for before, tokens in steps:
+        is_first, same, place = before not in tries, 0, tries.setdefault(before, {})
+        is_new = False
+        for token in tokens:
+            is_new = is_new or token not in place
+            same += not is_new
+            place = place.setdefault(token, {})
+        found.append(0 if is_first else min(len(tokens), same + 1))
+    return tuple(found)

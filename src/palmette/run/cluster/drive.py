@@ -10,7 +10,7 @@ from palmette.events import Event
 from palmette.own_parts import name_of, telling
 from palmette.run.cluster.intake import Intake
 from palmette.run.cluster.losses import late_reason, refuse_deadly
-from palmette.run.cluster.tally import WorkerTally, joined_session
+from palmette.run.cluster.tally import OwnWork, WorkerTally, joined_session
 from palmette.run.cluster.wire import questions_text, read_answer, task_text
 from palmette.run.search import Listener, Progress
 from palmette.scale.crew import Answer, Crew, Loss, Member
@@ -64,6 +64,7 @@ class Drive:
         self._kv_bytes_per_token = 0
         self._total = len(task.questions)
         self.notices: list[str] = []
+        self._work = OwnWork()
         self._nodes: Callable[[], list[NodeRoom]] = list
 
     def run(self, members: Sequence[Member], nodes: Callable[[], list[NodeRoom]]) -> Iterator[SearchResult]:
@@ -84,7 +85,8 @@ class Drive:
                     else:
                         for result in self._hear(told):
                             paused = time.monotonic()
-                            yield result
+                            with self._work.paused():
+                                yield result
                             self._forgive(time.monotonic() - paused)
                 self._say()
             self._end_search()
@@ -94,10 +96,9 @@ class Drive:
             if self._shares is not None:
                 for tally in self._tallies.values():
                     self._write(tally.ended())
-                seconds = time.monotonic() - self._intake.begun
-                self._write(
-                    joined_session(seconds, self._intake.finished, self._kv_bytes_per_token, self._intake.sessions)
-                )
+                seconds, finished = time.monotonic() - self._intake.begun, self._intake.finished
+                kv_bytes, sessions = self._kv_bytes_per_token, self._intake.sessions
+                self._write(joined_session(seconds, self._work.seconds, finished, kv_bytes, sessions))
 
     def _forgive(self, seconds: float) -> None:
         """Do not hold it against the workers that nobody listened for so long."""
@@ -165,6 +166,7 @@ class Drive:
         self._shares = Shares([question for question in askable if question not in self._done], in_flight)
         self._begin()
         self._intake.begun = time.monotonic()
+        self._work.begin()
         for tally in self._tallies.values():
             if tally.state == "waiting":
                 self._call_begin(tally.member)

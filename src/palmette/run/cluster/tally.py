@@ -1,7 +1,8 @@
 """What is known of each worker while a search goes on, and what all of them did together."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from palmette.events import ServerUse, Session, WorkerEnded
@@ -45,7 +46,36 @@ class WorkerTally:
         return WorkerEnded(*told, lost)
 
 
-def joined_session(seconds: float, questions: int, kv_bytes_per_token: int, told: Sequence[Session]) -> Session:
+class OwnWork:
+    """Counts the processor seconds that the driver's thread takes for itself.
+
+    Waiting is not among them, nor what others do in a pause: they are what one driver needs for its questions, whatever
+    else the machine does.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._since = time.thread_time()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return max(0.0, time.thread_time() - self._since)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing of the block."""
+        paused = time.thread_time()
+        yield
+        self._since += time.thread_time() - paused
+
+
+def joined_session(
+    seconds: float, driver_seconds: float, questions: int, kv_bytes_per_token: int, told: Sequence[Session]
+) -> Session:
     """Return the session of a driver from those that its workers told; one that was lost has told none.
 
     Calls and KV tokens are sums. Workers that share a server each count what it did for all of them meanwhile: the
@@ -65,4 +95,5 @@ def joined_session(seconds: float, questions: int, kv_bytes_per_token: int, told
         peak_kv_tokens=sum(session.peak_kv_tokens for session in told),
         kv_as_held=True,
         servers=tuple(servers.values()),
+        driver_seconds=round(driver_seconds, 4),
     )

@@ -174,7 +174,7 @@ class ShardedLearner:
         gradients = [local.grad for local in self._locals if local.grad is not None]
         square = nn.utils.get_total_norm(gradients).double().square().to(self._device)
         dist.all_reduce(square, group=self._mesh.get_group())
-        norm = square.sqrt().float()
+        norm = square.sqrt().to(torch.promote_types(self._locals[0].dtype, torch.float32))
         if self._adam.max_norm is not None:
             nn.utils.clip_grads_with_norm_(self._locals, self._adam.max_norm, norm)
         return float(norm)
