@@ -77,7 +77,9 @@ _OBJECT = re.compile(r"[\w.]+:[\w.<>]+(\(\))?(#\d+)?")
 _numbers = count(1)
 
 
-MODEL_NAMES = ("seedling", "seedling-ripe", "seedling-prm", "smollm2-135m", "minilm")
+MODEL_NAMES = (
+    "seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm", "smollm2-135m", "minilm",
+)  # fmt: skip
 """The models of the zoo: where a model is named, no installed part takes their place."""
 
 

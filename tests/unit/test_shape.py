@@ -73,7 +73,7 @@ def test_a_known_model_has_the_parameters_its_publisher_states(name: str, parame
     assert find_shape(name).parameters == parameters
 
 
-@pytest.mark.parametrize("name", ["seedling", "seedling-ripe", "seedling-prm", "minilm"])
+@pytest.mark.parametrize("name", ["seedling", "seedling-prm", "seedling-words", "seedling-words-prm", "minilm"])
 def test_the_count_from_a_config_is_the_count_in_the_weight_file(name: str) -> None:
     weights = ENTRIES[name].weights_path()
     if weights is None:

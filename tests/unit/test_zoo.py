@@ -18,7 +18,7 @@ from palmette.errors import BackendError, ConfigError
 from palmette.zoo import cache
 from palmette.zoo import catalog as catalog_module
 from palmette.zoo.catalog import ENTRIES, Entry, catalog
-from palmette.zoo.folder import read_header
+from palmette.zoo.folder import read_header, sha256
 from palmette.zoo.names import is_plausible_hub_id, likely_meant
 from palmette.zoo.resolve import check_model_name, is_hub_id, resolve
 
@@ -120,10 +120,20 @@ def test_a_header_that_lies_about_a_tensor_is_damaged(tmp_path: Path, lie: dict[
 # --- catalog
 
 
+SHIPPED = ("seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_weights_are_those_of_their_checksum(name: str) -> None:
+    path = ENTRIES[name].weights_path()
+    assert path is not None
+    assert sha256(path) == ENTRIES[name].sha256
+
+
 def test_the_catalog_lists_every_name_once_installed_or_not() -> None:
     cards = catalog()
-    assert [card.name for card in cards] == ["seedling", "seedling-ripe", "seedling-prm", "smollm2-135m", "minilm"]
-    assert [card.role for card in cards] == ["policy", "reward", "reward", "policy", "embedder"]
+    assert [card.name for card in cards] == [*SHIPPED, "smollm2-135m", "minilm"]
+    assert [card.role for card in cards] == ["policy", "reward", "reward", "policy", "reward", "policy", "embedder"]
     for card in cards:
         assert card.license
         assert (card.bytes is not None) == card.present
@@ -190,7 +200,7 @@ def test_an_unknown_name_fails_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "two words", "-dash", "a" * 5000, "nul\0"])
 def test_what_can_be_no_name_fails_with_what_can(name: str) -> None:
-    expected = "or one of seedling, seedling-ripe, seedling-prm, smollm2-135m, minilm"
+    expected = f"or one of {', '.join(SHIPPED)}, smollm2-135m, minilm"
     with pytest.raises(ConfigError, match=f"Give a folder with a config.json, a hub id such as 'org/name', {expected}"):
         resolve(name)
 
@@ -230,7 +240,8 @@ def test_a_name_is_checked_for_its_role() -> None:
     for name, role in (("seedling", "policy"), ("seedling-prm", "reward"), ("minilm", "embedder"), ("a/b", "reward")):
         check_model_name(name, role)  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match="its role is policy. Try seedling-ripe or seedling-prm, or let it score with"
+        ConfigError,
+        match="its role is policy. Try seedling-ripe or seedling-prm or seedling-words-prm, or let it score with",
     ):
         check_model_name("smollm2-135m", "reward")
     check_model_name("smollm2-135m", "reward", by_likelihood=True)

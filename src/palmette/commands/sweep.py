@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from palmette.run.sweep import Cell, Sweep
     from palmette.settings import Config
 
-DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets")
+DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets", "espalier")
+DEMO = {
+    "policy.model": "seedling-words", "task.name": "words", "task.grade": 1, "search.total_tokens": 300,
+}  # fmt: skip
+"""Word problems of one or two steps, a policy that solves two of five, a judge that errs."""
 
 
 def sweep(
@@ -76,11 +80,11 @@ def demo(
     width: Annotated[int, typer.Option(help="Branches in flight per question.", min=1)] = 16,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; must be new or empty.")] = None,
 ) -> None:
-    """Compare the strategies on the embedded default: a table, and a report to look at."""
+    """Compare the strategies on word problems with the shipped models: a table, and a report to look at."""
     from palmette.config import load_config
 
     folder = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    base = load_config(None, {"task.questions": questions, "out": str(folder)})
+    base = load_config(None, {**DEMO, "task.questions": questions, "out": str(folder)})
     start(base, DEMO_STRATEGIES, [width], [base.seed])
 
 
