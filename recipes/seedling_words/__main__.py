@@ -21,20 +21,25 @@ SFT = {
 }
 PLAIN = {**SFT, "sft.batch_tokens": 1280, "train.schedule": "constant"}
 """Small updates: to find what follows a name is learned by their number."""
-TOLD = {**SFT, "sft.batch_tokens": 2048, "train.schedule": "linear"}
+FULL = {**SFT, "sft.batch_tokens": 2048, "train.schedule": "linear"}
+LONG = {**FULL, "train.learning_rate": 2.5e-3}
 PRM = {
-    **SFT, "train.learning_rate": 1e-3, "train.schedule": "cosine", "prm.batch_tokens": 3072, "prm.test_share": 0.08
+    **SFT, "train.learning_rate": 1e-3, "train.schedule": "cosine", "train.warmup_updates": 50,
+    "prm.batch_tokens": 3072, "prm.test_share": 0.06, "prm.epochs": 3,
 }  # fmt: skip
 
 
 def main() -> None:
-    """Train the policy, solutions in one wording first, then in all; then a reward model from it, on its own steps."""
+    """Train the policy: plain problems, all wordings, longer ones; then a reward model from it, on its own steps."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/seedling-words"))
     parser.add_argument("--share", type=float, default=1.0, help="of the rows to train on")
     parser.add_argument(
-        "--samples", type=int, default=3000, help="questions whose solutions are labeled, of each grade"
+        "--samples",
+        type=int,
+        default=2500,
+        help="questions whose solutions are labeled, of grade 2; twice as many of grade 1",
     )
     parser.add_argument("--tested", type=int, default=400, help="test questions of each grade to measure with")
     options = parser.parse_args()
@@ -47,14 +52,17 @@ def main() -> None:
 
     plain = write_rows(runs / "plain.jsonl", "1,2", round(60_000 * options.share), "--plain", seed=1)
     train("sft", runs / "untrained", plain, runs / "plain", PLAIN, SEED)
-    rows = write_rows(runs / "told.jsonl", "1,2,2", round(120_000 * options.share), "--plain-questions", seed=5)
-    train("sft", last_checkpoint(runs / "plain"), rows, runs / "told", TOLD, SEED)
-    copy_model(last_checkpoint(runs / "told"), policy)
+    full = write_rows(runs / "full.jsonl", "1,2,2", round(50_000 * options.share), "--solutions", "2", seed=2)
+    train("sft", last_checkpoint(runs / "plain"), full, runs / "full", FULL, SEED)
+    long = write_rows(runs / "long.jsonl", "1,2,2,3", round(110_000 * options.share), "--solutions", "2", seed=4)
+    train("sft", last_checkpoint(runs / "full"), long, runs / "long", LONG, SEED)
+    copy_model(last_checkpoint(runs / "long"), policy)
     for grade in GRADES:
         told = solved(search(policy, options.tested, "test", grade))
         print(f"policy: pass@1 {told:.3f} on {options.tested} test questions of grade {grade}", flush=True)
 
-    written = [result for grade in GRADES for result in search(policy, options.samples, "train", grade, seed=3)]
+    counts = {1: 2 * options.samples, 2: options.samples}
+    written = [result for grade in GRADES for result in search(policy, counts[grade], "train", grade, seed=3)]
     labels = (row for result in written if (row := labels_of(result)) is not None)
     steps = write(runs / "steps.jsonl", labels, len(written))
     train("train-prm", policy, steps, runs / "prm", PRM, SEED)  # It tells its AUC.
@@ -63,8 +71,8 @@ def main() -> None:
 
 def search(policy: Path, count: int, split: str, grade: int, seed: int = SEED) -> list[SearchResult]:
     """Let a policy solve questions once each, at temperature 1."""
-    task = load_task("words", questions=count, split=split, grade=grade, seed=seed, generator={"plain": True})
-    with Searcher(str(policy), None, settings={"seed": seed}, width=1, total_tokens=600) as searcher:
+    task = load_task("words", questions=count, split=split, grade=grade, seed=seed)
+    with Searcher(str(policy), None, settings={"seed": seed}, width=1, total_tokens=400) as searcher:
         return searcher.search(task)
 
 
