@@ -84,7 +84,7 @@ def record(folder: Path, *, questions: int = 6, updates: int = 0) -> Path:
             ticks.append(9 + index)
             rows.append(16 if index < questions - 1 else 16 + index)
             policy.append(0.010 * ticks[-1] + 0.001 * rows[-1] * (1 + 10 / 16))
-        spent = {"policy": tuple(policy), "reward": (0.005 * 5,) * questions}
+        spent: dict[str, tuple[float, ...]] = {"policy": tuple(policy), "reward": (0.005 * 5,) * questions}
         if questions:
             log.write(Occupancy(0, 1.0, tuple(ticks), tuple(rows), spent))
             log.write(Session(sum(policy) + questions * (0.025 + 0.020), 0, 0, questions, 0))
@@ -104,7 +104,7 @@ def test_costs_and_what_workers_cost_each_other_come_from_ticks_by_size() -> Non
 
     def recorded(slower: float, *workers: str) -> Recorded:
         sizes = tuple(TicksOfSize(ticks, rows, slower * (0.01 * ticks + 0.001 * rows)) for ticks, rows in SIZES)
-        spent = {"policy": (sum(size.seconds for size in sizes),), "reward": (slower * 0.3,)}
+        spent: dict[str, tuple[float, ...]] = {"policy": (sum(size.seconds for size in sizes),), "reward": (slower * 0.3,)}
         events = tuple(Occupancy(0, 1, (0,), (0,), spent, worker, sizes) for worker in workers)
         return Recorded(load_config(None, {}), (Question(0, (Wave((1,) * 60, (0,) * 60, 0),)),) * len(workers),
                         (Session(9.0, 0, 0, 1, 0, driver_seconds=0.004 * len(workers)),), events)  # fmt: skip

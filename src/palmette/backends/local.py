@@ -12,11 +12,11 @@ from palmette.backends.backend import Expansion, Message, Step, check_length
 from palmette.backends.blocking import expand_all
 from palmette.backends.chat import encode_prompt, render, spell
 from palmette.backends.step_text import Ending, StepText, end_tokens_of
-from palmette.backends.tree_holder import TreeHolder
 from palmette.engine.cuts import Sampling
 from palmette.engine.drafts import Acceptance
 from palmette.engine.engine import Engine, Row
 from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_holder import TreeHolder
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.settings import PolicySettings

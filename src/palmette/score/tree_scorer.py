@@ -10,8 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from palmette.backends.backend import Message
 from palmette.backends.local import context_tokens
-from palmette.backends.tree_holder import TreeHolder
 from palmette.engine.tree_cache import CacheNode
+from palmette.engine.tree_holder import TreeHolder
 from palmette.engine.tree_model import TreeModel
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.score import values
