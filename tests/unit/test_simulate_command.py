@@ -104,7 +104,8 @@ def test_costs_and_what_workers_cost_each_other_come_from_ticks_by_size() -> Non
 
     def recorded(slower: float, *workers: str) -> Recorded:
         sizes = tuple(TicksOfSize(ticks, rows, slower * (0.01 * ticks + 0.001 * rows)) for ticks, rows in SIZES)
-        spent: dict[str, tuple[float, ...]] = {"policy": (sum(size.seconds for size in sizes),), "reward": (slower * 0.3,)}
+        spent: dict[str, tuple[float, ...]] = {"policy": (sum(size.seconds for size in sizes),)}
+        spent["reward"] = (slower * 0.3,)
         events = tuple(Occupancy(0, 1, (0,), (0,), spent, worker, sizes) for worker in workers)
         return Recorded(load_config(None, {}), (Question(0, (Wave((1,) * 60, (0,) * 60, 0),)),) * len(workers),
                         (Session(9.0, 0, 0, 1, 0, driver_seconds=0.004 * len(workers)),), events)  # fmt: skip
