@@ -57,7 +57,7 @@ def test_a_worker_that_is_killed_at_a_random_moment_changes_no_tree(
 def test_a_node_that_is_killed_takes_its_workers_along_and_changes_no_tree(
     cluster: Any, held: Path, tmp_path: Path
 ) -> None:
-    task = load_task("ladder", questions=8)
+    task = load_task("ladder", questions=24)  # Enough for six workers, which take three each at the most.
     searcher().search(task, out=tmp_path / "plain")
     third = cluster.add_node(num_cpus=2, object_store_memory=80 * 2**20)
     before, removed = set(held_processes(held)), list[str]()
