@@ -108,7 +108,7 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), sharey=True)
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 5), sharey=True)
     for axis, cost in zip(axes, ("tokens", "seconds"), strict=True):
         for policy, color in COLORS.items():
             for strategy, mark in MARKS.items():
@@ -123,11 +123,13 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
                         marker=mark, markersize=5, linewidth=1.2, elinewidth=0.5, label=f"{policy}, {strategy}",
                     )  # fmt: skip
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
         axis.set_xlabel(f"{cost} of a question")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy of the weighted vote")
-    axes[1].legend(fontsize=7, loc="lower right")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, ncols=len(COLORS), loc="lower center")
     figure.savefig(path, metadata={"Date": None})
 
 

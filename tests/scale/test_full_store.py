@@ -19,17 +19,24 @@ pytestmark = [
 ]
 
 _FILL = """
-import sys
+import sys, threading, time
 import numpy, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
 kept = []
-for size in (2**22, 2**17, 2**12, 2**8):
-    try:
-        while True:
-            kept.append(ray.put(numpy.zeros(size, dtype=numpy.uint8)))
-    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
-        pass
+def fill():
+    for size in (2**22, 2**17, 2**12, 2**8):
+        try:
+            while True:
+                kept.append(ray.put(numpy.zeros(size, dtype=numpy.uint8)))
+        except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
+            pass
+def fill_again():
+    while True:  # What Ray frees later is filled too.
+        fill()
+        time.sleep(0.02)
+fill()
 print("full", flush=True)
+threading.Thread(target=fill_again, daemon=True).start()
 sys.stdin.readline()
 """
 
