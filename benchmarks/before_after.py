@@ -107,6 +107,7 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("svg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 5), sharey=True)
     for axis, cost in zip(axes, ("tokens", "seconds"), strict=True):
@@ -123,6 +124,7 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
                         marker=mark, markersize=5, linewidth=1.2, elinewidth=0.5, label=f"{policy}, {strategy}",
                     )  # fmt: skip
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 4)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("")
         axis.set_xlabel(f"{cost} of a question")
