@@ -283,8 +283,15 @@ def test_a_search_that_is_given_up_while_its_answers_are_read_ends_with_the_one_
         assert Slow.read == 1
 
 
+def living() -> Counter[str]:
+    """Count the objects of this process by their types."""
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects())
+
+
 def test_of_requests_that_were_answered_only_the_newest_trees_are_kept() -> None:
     bounds = Bounds(kept_trees=3)
+    before = living()  # What other tests in this process have left.
     with scripted(thinking, lambda step: 0.5, bounds=bounds) as served, served.client() as client:
         for number in range(12):
             stream = ask(client, "script:rebase", seed=number, stream=True)
@@ -292,8 +299,7 @@ def test_of_requests_that_were_answered_only_the_newest_trees_are_kept() -> None
                 list(stream)
             stream.close()
         wait_until_idle(served)
-        gc.collect()
-        alive = Counter(type(each).__name__ for each in gc.get_objects())
+        alive = living() - before
     assert alive["SearchJob"] <= 1 and alive["Seat"] <= 1 and alive["Growth"] <= 1  # Of the thread that was last used.
     assert 0 < alive["GrowingTree"] <= 3
 
