@@ -9,7 +9,7 @@ from palmette.errors import ConfigError
 from palmette.event_log import read_events
 from palmette.events import Event, UpdateDone
 from palmette.run.folder import anchored, new_folder
-from palmette.run.training_folder import Command, config_of, finished_checkpoint
+from palmette.run.training_folder import Command, config_of, finished_model
 from palmette.settings import Config
 
 Listener = Callable[[Event], None]
@@ -105,19 +105,11 @@ def _trained(
     overrides = {key: value for key, value in named.items() if value is not None} | dict(settings or {})
     config, begun = config_of(command, base, overrides, given_by="arguments")
     folder = begun or new_folder(config, f"{command}-{Path(config.policy.model).name}")
-    model = _finished(command, config, begun) if begun else None
+    model = finished_model(command, config, begun) if begun else None
     if model is None:
         model = _run(command, anchored(config), folder, progress)
     last = {event.update: event for event in read_events(folder) if isinstance(event, UpdateDone)}
     return Trained(folder, model, tuple(last[update] for update in sorted(last)))
-
-
-def _finished(command: Command, config: Config, folder: Path) -> Path | None:
-    from palmette.run.row_checks import data_of
-
-    if command == "train":
-        return finished_checkpoint(folder, updates=config.train.updates)
-    return finished_checkpoint(folder, epochs=data_of(config, "sft" if command == "sft" else "prm").epochs)
 
 
 def _run(command: Command, config: Config, folder: Path, progress: Listener | None) -> Path:

@@ -12,6 +12,8 @@ from palmette.settings import Config
 
 Command = Literal["train", "sft", "train-prm"]
 """What trains: on a task, on rows of answers, on labels of steps."""
+TABLES: dict[Command, Literal["sft", "prm"]] = {"sft": "sft", "train-prm": "prm"}
+"""The table of settings that the rows of a command are told in."""
 
 
 def complete(command: Command, config: Config) -> Config:
@@ -23,9 +25,8 @@ def complete(command: Command, config: Config) -> Config:
         config = training_config(config)
         check_training(config)
         return config
-    table: Literal["sft", "prm"] = "sft" if command == "sft" else "prm"
-    config = row_config(config, table)
-    check_rows_config(config, table)
+    config = row_config(config, TABLES[command])
+    check_rows_config(config, TABLES[command])
     return config
 
 
@@ -60,6 +61,15 @@ def config_of(
         check_same_run(folder, complete(command, anchored(run_config(folder))), config)
         return config, folder
     return config, None
+
+
+def finished_model(command: Command, config: Config, folder: Path) -> Path | None:
+    """Return the last checkpoint of a run that has done all that its config asks for, None if it has not."""
+    from palmette.run.row_checks import data_of
+
+    if command == "train":
+        return finished_checkpoint(folder, updates=config.train.updates)
+    return finished_checkpoint(folder, epochs=data_of(config, TABLES[command]).epochs)
 
 
 def finished_checkpoint(folder: Path, *, updates: int | None = None, epochs: int | None = None) -> Path | None:

@@ -12,20 +12,19 @@ from palmette.units import one_line, one_line_path
 
 if TYPE_CHECKING:
     from palmette.run.row_checks import Table
+    from palmette.run.training_folder import Command
     from palmette.settings import Config
 
-_COMMANDS = {"sft": "sft", "prm": "train-prm"}
+_COMMANDS: "dict[Table, Command]" = {"sft": "sft", "prm": "train-prm"}
 
 
 def train_rows(table: "Table", config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     """Train on rows in a new folder, or go on in this one; show updates, tests and where everything is."""
     from palmette.run.folder import anchored, new_folder
-    from palmette.run.row_checks import data_of
     from palmette.run.train_rows import PrmRun, SftRun
-    from palmette.run.training_folder import finished_checkpoint
+    from palmette.run.training_folder import finished_model
 
-    epochs = data_of(config, table).epochs
-    if goes_on is not None and (finished := finished_checkpoint(goes_on, epochs=epochs)) is not None:
+    if goes_on is not None and (finished := finished_model(_COMMANDS[table], config, goes_on)) is not None:
         tell_finished(config, goes_on, finished, "--epochs", as_json=as_json, reward=table == "prm")
         return
     folder = goes_on or new_folder(config, f"{table}-{Path(config.policy.model).name}")

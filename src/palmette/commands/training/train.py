@@ -61,9 +61,9 @@ def train(
 def _train(config: "Config", goes_on: Path | None, *, as_json: bool) -> None:
     from palmette.run.folder import anchored, new_folder
     from palmette.run.train import TrainingRun
-    from palmette.run.training_folder import finished_checkpoint
+    from palmette.run.training_folder import finished_model
 
-    if goes_on is not None and (finished := finished_checkpoint(goes_on, updates=config.train.updates)) is not None:
+    if goes_on is not None and (finished := finished_model("train", config, goes_on)) is not None:
         tell_finished(config, goes_on, finished, "--updates", as_json=as_json)
         return
     folder = goes_on or new_folder(config, f"{config.train.algorithm}-{Path(config.policy.model).name}")

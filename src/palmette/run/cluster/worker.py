@@ -54,16 +54,28 @@ def prepare_process(folder: str, threads: str) -> None:
         sys.path.append(folder)
 
 
-class SearchWorker:
+class Worker:
+    """What every worker has: the texts that it is made with, and an answer to who it is."""
+
+    def __init__(self, config: str, folder: str, threads: str) -> None:
+        self._config_text = config
+        self._folder = folder
+        self._threads = threads
+
+    @telling
+    def hello(self) -> dict[str, Any]:
+        """Return who this is."""
+        return identity()
+
+
+class SearchWorker(Worker):
     """Searches in a thread of its own, while its methods are called by the driver, one at a time.
 
     Order of calls: `hello`, `load`, one worker of all `check`, `begin`, then `exchange` over and over, `finish`.
     """
 
     def __init__(self, config: str, folder: str, threads: str) -> None:
-        self._config_text = config
-        self._folder = folder
-        self._threads = threads
+        super().__init__(config, folder, threads)
         self._questions = Arriving()
         self._lines: list[str] = []
         self._began: dict[str, float] = {}
@@ -74,11 +86,6 @@ class SearchWorker:
         self._config: Config
         self._parts: Parts
         self._meter: Meter
-
-    @telling
-    def hello(self) -> dict[str, Any]:
-        """Return who this is."""
-        return identity()
 
     @telling
     def load(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from palmette.memory.meter import Meter
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.run.cluster.rollouts.wire import Phase, phase_of, result_values
 from palmette.run.cluster.wire import config_of, questions_of, task_of
-from palmette.run.cluster.worker import Arriving, identity, prepare_process, telling
+from palmette.run.cluster.worker import Arriving, Worker, prepare_process, telling
 from palmette.run.parts import Parts, load_embedder, load_scorer
 from palmette.run.rollout import Rollouts, evaluation_config
 from palmette.run.search import make_meter
@@ -25,7 +25,7 @@ ANSWER_SECONDS = 1.0
 """How long `exchange` waits for a question to finish: its answer is also the sign that the worker lives."""
 
 
-class RolloutWorker:
+class RolloutWorker(Worker):
     """Searches in a thread of its own, while its methods are called by the driver, one at a time.
 
     Order of calls: `hello`, `load`, `take_weights`, then `exchange` over and over; `take_weights` again when there are
@@ -33,9 +33,7 @@ class RolloutWorker:
     """
 
     def __init__(self, config: str, folder: str, threads: str) -> None:
-        self._config_text = config
-        self._folder = folder
-        self._threads = threads
+        super().__init__(config, folder, threads)
         self._version: int | None = None
         """Of the weights that it has; None before any came, and while they are written."""
         self._phase: Phase | None = None
@@ -51,11 +49,6 @@ class RolloutWorker:
         self._config: Config
         self._parts: Parts
         self._meter: Meter
-
-    @telling
-    def hello(self) -> dict[str, Any]:
-        """Return who this is."""
-        return identity()
 
     @telling
     def load(self) -> dict[str, Any]:
