@@ -14,10 +14,10 @@ from recipes.commands import whole_lines
 
 
 def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int) -> Path:
-    """Write rows of solutions that quote their facts, unless they are there; return the path."""
+    """Write rows of solutions that lead back from the question, unless they are there; return the path."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        given = ["--grades", grades, "--rows", str(count), "--seed", str(seed), "--quoting", *flags]
+        given = ["--grades", grades, "--rows", str(count), "--seed", str(seed), "--style", "goals", *flags]
         subprocess.run([sys.executable, "-m", "palmette", "rows", str(path), *given], check=True)
     return path
 

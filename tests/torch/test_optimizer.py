@@ -1,4 +1,4 @@
-"""AdamW with its state in bfloat16, at a learning rate of each step, and from a checkpoint."""
+"""AdamW with its state in bfloat16, at a learning rate of each step, and from a checkpoint; Muon for matrices."""
 
 import copy
 from typing import Any
@@ -105,14 +105,22 @@ def test_a_step_is_made_at_its_own_learning_rate() -> None:
             assert weight.detach().float().tolist() == pytest.approx([expected] * 4, abs=2e-3)
 
 
-@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "state_dtype", "matrices"),
+    [
+        (torch.float32, "float32", "adamw"),
+        (torch.bfloat16, "float32", "adamw"),
+        (torch.float32, "bfloat16", "adamw"),
+        (torch.bfloat16, "bfloat16", "adamw"),
+        (torch.float32, "float32", "muon"),
+    ],
+)
 def test_a_learner_that_goes_on_from_its_state_is_the_one_that_never_stopped(
-    policy: LlamaForCausalLM, dtype: torch.dtype, state_dtype: Any, tmp_path: Any
+    policy: LlamaForCausalLM, dtype: torch.dtype, state_dtype: Any, matrices: Any, tmp_path: Any
 ) -> None:
     from safetensors.torch import load_file, save_file
 
-    adam = AdamSettings(learning_rate=1e-2, state_dtype=state_dtype, seed=3)
+    adam = AdamSettings(learning_rate=1e-2, state_dtype=state_dtype, seed=3, matrices=matrices)
 
     def updated(learner: Learner, turns: int) -> None:
         for turn in range(turns):
@@ -154,3 +162,54 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing() -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state_dict().items())
     with pytest.raises(ConfigError, match="state_dtype is 'int8': give float32 or bfloat16"):
         AdamSettings(state_dtype="int8")  # type: ignore[arg-type]
+
+
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the nearest matrix with orthonormal rows or columns, by its singular value decomposition."""
+    left, _, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    return left @ right
+
+
+def test_muon_moves_a_matrix_by_the_orthogonal_one_next_to_its_gradients_as_far_as_adamw_would() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(24, 48, generator=generator)
+    weight = torch.nn.Parameter(start.clone())
+    settings = AdamSettings(learning_rate=0.01, weight_decay=0.1, matrices="muon")
+    optimizer = AdamW([weight], settings, matrices=[weight])
+    gradients = [torch.randn(start.shape, generator=generator) for _ in range(2)]
+    momentum, expected = torch.zeros_like(start), start.double()
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+        momentum = 0.95 * momentum + 0.05 * gradient
+        direction = orthogonal(0.95 * momentum + 0.05 * gradient)
+        expected = expected * (1 - 0.01 * 0.1) - 0.01 * 0.2 * 48**0.5 * direction
+    moved, wanted = weight.detach().double() - start, expected - start
+    # Five steps of Newton and Schulz bring singular values near to 1, not to 1.
+    assert float(torch.cosine_similarity(moved.flatten(), wanted.flatten(), dim=0)) > 0.98
+    assert float(moved.norm() / wanted.norm()) == pytest.approx(1, abs=0.2)
+    assert optimizer.state_dict().keys() == {"0.momentum_buffer"}
+
+
+def test_with_muon_a_learner_changes_matrices_of_layers_by_it_and_all_else_by_adamw(policy: LlamaForCausalLM) -> None:
+    def after(matrices: Any) -> tuple[dict[str, torch.Tensor], set[str]]:
+        model = train_all(copy.deepcopy(policy).float())
+        learner = Learner(model, adam=AdamSettings(learning_rate=1e-3, matrices=matrices))
+        learner.update(SAMPLES, micro_batch_tokens=64)
+        return dict(model.named_parameters()), set(learner.optimizer.state_dict())
+
+    (plain, _), (ours, state) = after("adamw"), after("muon")
+    by_muon = {name.removesuffix(".momentum_buffer") for name in state if name.endswith(".momentum_buffer")}
+    layers = {name for name, weight in ours.items() if ".layers." in name and weight.dim() == 2}
+    assert by_muon == layers and layers
+    for name, weight in ours.items():
+        assert torch.equal(weight, plain[name]) != (name in layers), name
+
+
+def test_muon_refuses_weights_whose_state_is_narrow_or_elsewhere() -> None:
+    for weight, given in (
+        (torch.nn.Parameter(torch.ones(4, 4, dtype=torch.bfloat16)), {}),
+        (torch.nn.Parameter(torch.ones(4, 4)), {"state_dtype": "bfloat16"}),
+    ):
+        with pytest.raises(ConfigError, match="Muon needs float32 weights"):
+            AdamW([weight], AdamSettings(matrices="muon", **given), matrices=[weight])  # type: ignore[arg-type]

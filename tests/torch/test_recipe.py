@@ -92,7 +92,7 @@ def test_lines_of_word_problems_are_labeled_by_the_checker(
 def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
     tokenizer = alphabet()
     for problem in islice(problems(3, "train", 0), 20):
-        text = "\n".join((problem.text, *solve(problem, random.Random(0), quoting=True)))
+        text = "\n".join((problem.text, *solve(problem, random.Random(0), style="quoting")))
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.unk_token_id not in tokens and tokenizer.decode(tokens) == text
     assert tokenizer.tokenize("Amy has 12*4=48 books.") == ["Amy", " has", " 12", "*", "4", "=", "48", " books", "."]

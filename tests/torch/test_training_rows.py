@@ -147,6 +147,36 @@ def test_the_loss_of_answers_and_its_gradient_are_those_of_transformers(
     assert result.response_tokens == int((labels != -100).sum())
 
 
+@pytest.mark.parametrize("sharing", ["off", "packed", "depth_first"])
+def test_prompts_with_a_weight_are_learned_as_much_as_it_says(
+    policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, sharing: Any
+) -> None:
+    rows = rows_of(tokenizer)
+    learner = Learner(
+        train_all(copy.deepcopy(policy).double()),
+        policy_loss=answer_losses,
+        adam=AdamSettings(learning_rate=1e-9, max_norm=None),
+        sharing=sharing,
+    )
+    result = learner.update(samples_of(rows, range(len(rows)), prompt_weight=0.25), micro_batch_tokens=64)
+    theirs = copy.deepcopy(policy).double().requires_grad_(True)
+    texts = [row.texts[0] for row in rows]
+    losses = []
+    for text in texts:
+        tokens = torch.tensor(text.tokens)
+        each = torch.nn.functional.cross_entropy(theirs(tokens[None, :-1]).logits[0], tokens[1:], reduction="none")
+        weights = torch.ones_like(each)
+        weights[: text.prompt_tokens - 1] = 0.25  # What is predicted at a place is the next token.
+        losses.append((weights * each).sum())
+    total = sum(len(text.tokens) - 1 for text in texts)
+    loss = torch.stack(losses).sum() / total
+    loss.backward()
+    norm = torch.stack([weight.grad.norm() for weight in theirs.parameters() if weight.grad is not None]).norm()
+    assert result.loss == pytest.approx(loss.item(), rel=1e-6)
+    assert result.gradient_norm == pytest.approx(norm.item(), rel=1e-6)
+    assert result.response_tokens == total
+
+
 @pytest.mark.parametrize("sharing", ["off", "packed"])
 def test_the_loss_of_labels_is_the_cross_entropy_at_the_last_token_of_steps(
     policy: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, sharing: Any

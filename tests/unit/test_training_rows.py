@@ -238,6 +238,19 @@ def test_the_config_of_labels_by_rollouts_is_wide_enough_and_stays_as_it_is() ->
         ("prm", {"prm.data": "x.jsonl", "prm.questions": 3}, "prm.data and prm.questions are both set"),
         ("sft", {"sft.data": "x.jsonl", "policy.quantize": "int8"}, "quantized weights cannot be trained"),
         ("sft", {"sft.data": "x.jsonl", "policy.adapter": "a"}, "train.method is full. Set it to lora to train the"),
+        *[
+            (
+                "sft",
+                {"sft.data": "x.jsonl", "train.optimizer": "muon", key: value},
+                f"is muon, and {key} is {value}: set",
+            )
+            for key, value in [
+                ("train.method", "lora"),
+                ("policy.dtype", "bfloat16"),
+                ("train.optimizer_dtype", "bfloat16"),
+                ("train.host_optimizer", True),
+            ]
+        ],
     ],
 )
 def test_what_cannot_be_trained_on_rows_is_told_first(table: Any, told: dict[str, Any], said: str) -> None:

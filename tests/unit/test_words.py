@@ -4,6 +4,7 @@ import random
 import re
 from collections import Counter
 from itertools import islice
+from typing import get_args
 
 import pytest
 
@@ -14,7 +15,7 @@ from palmette.tasks.words.forms import Forms, slots_of
 from palmette.tasks.words.generate import DEFAULT_GRADE, GRADES, VALUES, problems
 from palmette.tasks.words.problem import Ask, Fact, Problem, Quantity
 from palmette.tasks.words.reading import LONGEST_TEXT, Named, read_line, read_problem
-from palmette.tasks.words.solution import random_order, solve, step_of
+from palmette.tasks.words.solution import Style, random_order, solve, step_of
 from palmette.tasks.words.structure import Split, hash_graph, split_of, structure_of
 from palmette.tasks.words.telling import all_lines
 from palmette.tasks.words.vocabulary import PIECE, vocabulary
@@ -143,7 +144,8 @@ def test_every_word_is_in_the_vocabulary_and_every_piece_of_it_is_used() -> None
             text = question.messages[0]["content"]
             used.update(PIECE.findall(text))
             problem = read_problem(text)
-            used.update(PIECE.findall("\n".join(solve(problem, generator))))
+            for style in get_args(Style):
+                used.update(PIECE.findall("\n".join(solve(problem, generator, style=style))))
             for quantity in random_order(problem, generator):
                 used.update(PIECE.findall("\n".join(all_lines(step_of(problem, quantity, problem.values)))))
     assert used.keys() == set(known)

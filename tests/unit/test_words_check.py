@@ -2,6 +2,7 @@
 
 import random
 from itertools import islice, pairwise
+from typing import get_args
 
 import pytest
 
@@ -18,7 +19,7 @@ from palmette.tasks.words.generate import GRADES, problems
 from palmette.tasks.words.mistakes import MISTAKES, wrong_solutions
 from palmette.tasks.words.problem import Problem, Quantity
 from palmette.tasks.words.reading import read_line, read_problem
-from palmette.tasks.words.solution import operands_of, random_order, solve, step_of
+from palmette.tasks.words.solution import Goal, Style, items_of, operands_of, random_order, solve, step_of
 from palmette.tasks.words.structure import Split
 from palmette.tasks.words.telling import all_lines
 from palmette.tasks.words.tokens import LONGEST_LINE
@@ -40,19 +41,69 @@ Answer: 29"""
 
 @pytest.mark.parametrize("grade", GRADES)
 @pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("quoting", [False, True])
-def test_every_reference_solution_is_right_in_every_line(grade: int, split: Split, quoting: bool) -> None:
+@pytest.mark.parametrize("style", get_args(Style))
+def test_every_reference_solution_is_right_in_every_line(grade: int, split: Split, style: Style) -> None:
     generator = random.Random(grade)
     for problem in islice(problems(grade, split, 5), 60):
         for _ in range(3):
             state = start(problem)
-            lines = solve(problem, generator, quoting=quoting)
-            assert len(lines) == steps_left(problem, state) == problem.steps + 1
-            for place, line in enumerate(lines, start=1):
+            lines = solve(problem, generator, style=style)
+            goals = [(said := read_line(line)) is not None and said.kind == "goal" for line in lines]
+            assert any(goals) <= (style == "goals")
+            left = len(lines) - sum(goals)
+            assert left == steps_left(problem, state) == problem.steps + 1
+            for line, is_goal in zip(lines, goals, strict=True):
                 check, state = check_line(problem, state, line)
                 assert (check.verdict, check.redundant, check.needed) == ("yes", False, True), (problem.text, line)
-                assert steps_left(problem, state) == len(lines) - place
-                assert len(missing(problem, state)) == max(0, len(lines) - place - 1 - (problem.ask.kind != "one"))
+                left -= not is_goal
+                assert steps_left(problem, state) == left
+                assert len(missing(problem, state)) == max(0, left - 1 - (problem.ask.kind != "one"))
+
+
+def test_goals_lead_from_what_is_asked_to_what_is_given_and_each_is_found_before_its_own_target() -> None:
+    generator = random.Random(0)
+    for problem in islice(problems(4, "train", 5), 100):
+        known = {fact.target for fact in problem.facts if fact.kind == "given"}
+        looked_for = list(reversed(problem.ask.quantities))
+        for item in items_of(problem, generator, "goals"):
+            while looked_for and looked_for[-1] in known:
+                looked_for.pop()
+            if isinstance(item, Goal):
+                assert item.target == looked_for[-1] and item.operand in operands_of(problem, item.target)
+                assert item.operand not in known
+                looked_for.append(item.operand)
+            elif item is not None:
+                assert item == looked_for[-1]
+                known.add(item)
+        assert not looked_for or looked_for[-1] in known
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "reason", "redundant"),
+    [
+        ("To find the boxes of the farm we need the coins of Mia.", "yes", "is needed for it", False),
+        ("the eggs of the farm go by the boxes of the farm", "yes", "is needed for it", False),
+        ("To find the coins of Mia we need the pens of Tom.", "yes", "is needed for it", True),
+        ("To find the coins of Mia we need the keys of Ann.", "no", "another operand than in the facts", False),
+        ("For the hats of Ann we need the coins of Mia.", "no", "another operand than in the facts", False),
+        ("For the hats of Sam we need the coins of Mia.", "unclear", "an unknown quantity", False),
+        ("For the hats of Ann we need the coins of Sam.", "unclear", "an unknown quantity", False),
+        (
+            "Ann has 3 keys: for the hats of Ann we need the pens of Tom.",
+            "unclear",
+            "not a sentence of a solution",
+            False,
+        ),
+    ],
+)
+def test_a_goal_is_right_if_what_is_looked_for_is_made_of_it(
+    line: str, verdict: str, reason: str, redundant: bool
+) -> None:
+    check, after = check_line(TOM, start(TOM), line)
+    assert (check.verdict, check.reason, check.redundant) == (verdict, reason, redundant)
+    assert bool(after.goals) == (verdict == "yes") and after.known == start(TOM).known
+    if verdict == "yes":
+        assert check_line(TOM, after, line)[0].redundant
 
 
 def test_every_wording_of_every_step_is_right_and_stays_so_in_other_case_and_spacing() -> None:
@@ -73,18 +124,18 @@ def test_every_wording_of_every_step_is_right_and_stays_so_in_other_case_and_spa
 
 
 @pytest.mark.parametrize("grade", GRADES)
-@pytest.mark.parametrize("quoting", [False, True])
-def test_every_mistake_is_found_at_exactly_its_line(grade: int, quoting: bool) -> None:
+@pytest.mark.parametrize("style", get_args(Style))
+def test_every_mistake_is_found_at_exactly_its_line(grade: int, style: Style) -> None:
     generator = random.Random(grade)
     found = set()
     for problem in islice(problems(grade, "train", 7), 150):
-        for wrong in wrong_solutions(problem, generator, quoting):
+        for wrong in wrong_solutions(problem, generator, style):
             verdicts = [check.verdict for check in check_solution(problem, "\n".join(wrong.lines))]
             assert verdicts[: wrong.place] == ["yes"] * wrong.place, (problem.text, wrong)
             assert verdicts[wrong.place] == "no", (problem.text, wrong)
-            assert verdicts[-1] != "yes"
+            assert (verdicts[-1] == "yes") == (wrong.mistake == "goal")  # It is in nobody's way.
             found.add(wrong.mistake)
-    assert found == set(MISTAKES)
+    assert found == set(MISTAKES) - ({"goal"} if style != "goals" else set())
 
 
 def test_quoting_lines_begin_with_the_fact_they_use_and_mostly_go_on_from_the_line_before() -> None:
@@ -93,7 +144,7 @@ def test_quoting_lines_begin_with_the_fact_they_use_and_mostly_go_on_from_the_li
     for problem in islice(problems(3, "train", 9), 200):
         told = {sentence.strip() for sentence in problem.text.split(".")}
         last: Quantity | None = None
-        for line in solve(problem, generator, quoting=True)[:-1]:
+        for line in solve(problem, generator, style="quoting")[:-1]:
             said = read_line(line)
             assert said is not None
             if said.target is None:

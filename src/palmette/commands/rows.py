@@ -28,32 +28,37 @@ def rows(
     plain_questions: Annotated[
         bool, typer.Option("--plain-questions", help="The same in questions alone (sft): task.generator={plain: true}.")
     ] = False,
-    quoting: Annotated[
-        bool, typer.Option("--quoting", help="Each step begins with the fact it uses: FACT: CALCULATION.")
-    ] = False,
+    style: Annotated[
+        str,
+        typer.Option(help="told: calculations. quoting: each after its fact. goals: from the question backwards."),
+    ] = "told",
     prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
 ) -> None:
     """Write rows to train on: solutions of the task words, right ones or also wrong ones with labels."""
     from palmette.settings import TaskSettings
     from palmette.tasks.task import read_format
     from palmette.tasks.words.rows import Plain, labeled_rows, solution_rows
+    from palmette.tasks.words.solution import Style
     from palmette.tasks.words.structure import Split
 
     if kind not in ("sft", "prm"):
         raise ConfigError(f"--kind cannot be {kind!r}: choose sft or prm")
     if split not in get_args(Split):
         raise ConfigError(f"--split cannot be {split!r}: choose train or test")
+    if style not in get_args(Style):
+        raise ConfigError(f"--style cannot be {style!r}: choose {', '.join(get_args(Style))}")
     if prompt is not None and "{question}" not in prompt:
         raise ConfigError("--prompt must contain {question}, which is replaced by the question")
     form = read_format("words", TaskSettings(name="words", prompt=prompt))
     if (plain or plain_questions) and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
     asked = _grades(grades), cast("Split", split), seed, form
+    written = cast("Style", style)
     if kind == "sft":
         told: Plain = "all" if plain else "questions" if plain_questions else "nothing"
-        made = solution_rows(*asked, solutions or 1, told, quoting)
+        made = solution_rows(*asked, solutions or 1, told, written)
     else:
-        made = labeled_rows(*asked, solutions or 2, quoting)
+        made = labeled_rows(*asked, solutions or 2, written)
     _write(file, islice(made, count))
     print(f"{count} rows in {file}")
 

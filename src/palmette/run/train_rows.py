@@ -113,7 +113,7 @@ class RowRun(LearningRun):
         parts = RowParts(
             batches=self._batches,
             epochs=data_of(self.config, self.table).epochs,
-            samples=lambda rows: samples_of(self._encoded.rows, rows),
+            samples=lambda rows: samples_of(self._encoded.rows, rows, self.config.sft.prompt_weight),
             learning_rate=self._learning_rate,
             update=self._update,
             test=self._test if self._tested else None,

@@ -127,6 +127,7 @@ class TrainedModel:
             max_norm=train.max_norm,
             state_dtype=train.optimizer_dtype,
             seed=self._config.seed,
+            matrices=train.optimizer,
         )
         return LearnerSettings(
             adam, Savings(checkpointing=train.gradient_checkpointing, host_optimizer=train.host_optimizer)

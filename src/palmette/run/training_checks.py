@@ -97,6 +97,11 @@ def _check_ranks(config: Config) -> None:
                 f"scale.ranks, 1 say, or scale.workers for updates beside rollouts"
             )
         return
+    if config.train.optimizer == "muon":
+        raise ConfigError(
+            f"scale.ranks is {config.scale.ranks}, and train.optimizer is muon: it needs whole matrices. Set it to "
+            f"adamw, or leave scale.ranks out"
+        )
     if config.train.critic_model is not None:
         raise ConfigError(
             f"scale.ranks is {config.scale.ranks}, and train.critic is {config.train.critic}: ranks train a critic "
@@ -115,6 +120,8 @@ def check_policy(policy: PolicySettings, train: TrainSettings, *, may_be_served:
         raise ConfigError(f"policy.quantize is {policy.quantize}: quantized weights cannot be trained, leave it out")
     if policy.adapter is not None:
         _check_adapter(policy.adapter, train)
+    if train.optimizer == "muon":
+        _check_muon(policy, train)
 
 
 _TRAINED_ON = ("vllm", "sglang")
@@ -128,6 +135,20 @@ def _check_served(policy: PolicySettings, train: TrainSettings) -> None:
             "train.method is full, and vLLM takes new weights as adapters: set train.method to lora, or policy.backend "
             "to sglang, or local"
         )
+
+
+def _check_muon(policy: PolicySettings, train: TrainSettings) -> None:
+    """Raise ConfigError for weights that Muon cannot change."""
+    wanted = {
+        "train.method": (train.method, "full"),
+        "policy.dtype": (policy.dtype, "float32"),
+        "train.optimizer_dtype": (train.optimizer_dtype, "float32"),
+        "train.host_optimizer": (train.host_optimizer, False),
+    }
+    for key, (value, needed) in wanted.items():
+        if value != needed:
+            told = str(needed).lower()
+            raise ConfigError(f"train.optimizer is muon, and {key} is {value}: set it to {told}, or take adamw")
 
 
 def _check_adapter(adapter: str, train: TrainSettings) -> None:

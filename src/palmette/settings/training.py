@@ -52,6 +52,7 @@ class TrainSettings(SettingsWithOptions):
     warmup_updates: int = Field(0, ge=0, le=LARGEST_COUNT)
     weight_decay: float = Field(0.0, ge=0, le=1)
     max_norm: float | None = Field(1.0, gt=0)
+    optimizer: Literal["adamw", "muon"] = "adamw"
     optimizer_dtype: Literal["float32", "bfloat16"] = "float32"
     host_optimizer: bool = False
     micro_batch_tokens: int = Field(4096, ge=1, le=LARGEST_COUNT)
@@ -99,7 +100,12 @@ class DataSettings(Settings):
 
 
 class SftSettings(DataSettings):
-    """What `palmette sft` trains on: rows of prompt and completion, or of messages."""
+    """What `palmette sft` trains on: rows of prompt and completion, or of messages.
+
+    The loss of a prompt's tokens is multiplied by `prompt_weight`: 0 learns answers alone.
+    """
+
+    prompt_weight: float = Field(0.0, ge=0, le=1)
 
 
 class PrmSettings(DataSettings):

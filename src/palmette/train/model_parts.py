@@ -64,6 +64,16 @@ _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_ca
 """Names that configs have for the softcap on logits: Gemma 2 and later, RecurrentGemma, xLSTM."""
 
 
+def matrices_of(model: Any) -> "list[nn.Parameter]":
+    """Return the matrices that are trained inside of layers: neither embeddings nor the output's weights."""
+    ends = {
+        id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None
+    }
+    return [
+        weight for weight in model.parameters() if weight.requires_grad and weight.dim() == 2 and id(weight) not in ends
+    ]
+
+
 def train_all(model: "PreTrainedModel") -> "PreTrainedModel":
     """Set `requires_grad` on every weight; return the model."""
     return model.requires_grad_(True)

@@ -31,10 +31,12 @@ class Check:
 class State:
     """What is known after some lines: values of quantities, and whether what is asked was calculated and answered.
 
-    Wrong lines add nothing. Lines that use their results are wrong too.
+    `goals` are pairs of what is looked for and what it needs. Wrong lines add nothing. Lines that use their results are
+    wrong too.
     """
 
     known: Mapping[Quantity, int]
+    goals: frozenset[tuple[Quantity, Quantity]] = frozenset()
     asked: bool = False
     answered: bool = False
 
@@ -49,9 +51,9 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
     """Check one line; return the verdict and the state after it.
 
     `yes`: the equation is right, it is the relation of the fact that defines its quantity, and its operands are known;
-    or the line repeats what is known. `no`: one of these does not hold, or the line contradicts the facts. `unclear`:
-    the line is not a sentence of a solution, speaks of an unknown quantity, or states a true value that no line before
-    it has calculated.
+    or the line names an operand of a quantity as what is needed to find it; or it repeats what is known. `no`: one of
+    these does not hold, or the line contradicts the facts. `unclear`: the line is not a sentence of a solution, speaks
+    of an unknown quantity, or states a true value that no line before it has calculated.
     """
     said = read_line(line)
     if said is None:
@@ -62,6 +64,8 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
         return Check("no", "calculates another quantity than the fact it quotes"), state
     if said.kind == "value":
         return _check_value(problem, state, said)
+    if said.kind == "goal":
+        return _check_goal(problem, state, said)
     if said.kind == "answer":
         return _check_answer(problem, state, said)
     return _check_asked(problem, state, said)
@@ -91,7 +95,7 @@ def steps_left(problem: Problem, state: State) -> int:
 
 def _check_value(problem: Problem, state: State, said: Line) -> tuple[Check, State]:
     target = said.target
-    assert target is not None
+    assert target is not None and said.result is not None
     fact = problem.by_target.get(target)
     if fact is None:
         return Check("unclear", "an unknown quantity"), state
@@ -121,9 +125,24 @@ def _check_value(problem: Problem, state: State, said: Line) -> tuple[Check, Sta
     return check, replace(state, known={**state.known, target: said.result}, asked=asked)
 
 
+def _check_goal(problem: Problem, state: State, said: Line) -> tuple[Check, State]:
+    """Check the line which says that one quantity is needed to find another."""
+    target, named = said.target, said.named[0]
+    assert target is not None and named.holder is not None and named.thing is not None
+    fact, operand = problem.by_target.get(target), Quantity(named.holder, named.thing)
+    if fact is None or operand not in problem.by_target:
+        return Check("unclear", "an unknown quantity"), state
+    needed = target in problem.needed
+    if operand not in fact.operands:
+        return Check("no", "another operand than in the facts", needed=needed), state
+    goal = (target, operand)
+    redundant = goal in state.goals or operand in state.known
+    return Check("yes", "is needed for it", redundant, needed), replace(state, goals=state.goals | {goal})
+
+
 def _check_asked(problem: Problem, state: State, said: Line) -> tuple[Check, State]:
     """Check the line that adds or subtracts the quantities which are asked for."""
-    assert said.equation is not None
+    assert said.equation is not None and said.result is not None
     ask = problem.ask
     if ask.kind == "one":
         return Check("unclear", "not asked for"), state

@@ -6,11 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from palmette.tasks.words.problem import SIGNS, Problem, Quantity, calculate
-from palmette.tasks.words.solution import GOES_ON, operands_of, quote, random_order, step_of
-from palmette.tasks.words.telling import Step, tell_answer, tell_step
+from palmette.tasks.words.solution import (
+    Goal,
+    Item,
+    Style,
+    items_of,
+    operands_of,
+    step_of,
+    tell_calculation,
+    tell_item,
+)
+from palmette.tasks.words.telling import Step, tell_answer
 
-Mistake = Literal["slip", "operand", "unneeded", "relation", "skipped"]
-"""Wrong arithmetic; a needed quantity for another; one that is not needed; add for subtract; a line left out."""
+Mistake = Literal["slip", "operand", "unneeded", "relation", "skipped", "goal"]
+"""Wrong arithmetic; a needed quantity for another; one that is not needed; add for subtract; a line left out; a goal
+that what is looked for is not made of."""
 
 MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
 
@@ -29,24 +39,29 @@ class WrongSolution:
     mistake: Mistake
 
 
-def wrong_solutions(problem: Problem, generator: random.Random, quoting: bool = False) -> Iterator[WrongSolution]:
+def wrong_solutions(problem: Problem, generator: random.Random, style: Style = "told") -> Iterator[WrongSolution]:
     """Yield a wrong solution for each kind of mistake that can be made in this problem, the kinds in random order.
 
     The lines after a mistake go on from its result, as somebody writes who has not noticed.
     """
     for mistake in generator.sample(MISTAKES, len(MISTAKES)):
-        order = random_order(problem, generator, GOES_ON if quoting else 0.0)
-        if mistake == "skipped":
-            if len(order) > 1:
-                yield _skip(problem, order, generator, quoting)
+        order = items_of(problem, generator, style)
+        if mistake == "goal":
+            yield from _other_goal(problem, order, generator)
             continue
-        for place in generator.sample(range(len(order)), len(order)):
-            known = [quantity for quantity in order[:place] if quantity is not None]
+        calculated = [place for place, item in enumerate(order) if not isinstance(item, Goal)]
+        if mistake == "skipped":
+            if len(calculated) > 1:
+                yield _skip(problem, order, generator, style)
+            continue
+        for place in generator.sample(calculated, len(calculated)):
+            item = order[place]
+            assert not isinstance(item, Goal)
+            known = [other for other in order[:place] if isinstance(other, Quantity)]
             known += [fact.target for fact in problem.facts if fact.kind == "given"]
-            right = step_of(problem, order[place], problem.values)
-            step = mistaken_step(mistake, problem, right, known, generator)
+            step = mistaken_step(mistake, problem, step_of(problem, item, problem.values), known, generator)
             if step is not None:
-                yield WrongSolution(_go_on(problem, order, place, step, generator, quoting), place, mistake)
+                yield WrongSolution(_go_on(problem, order, place, step, generator, style), place, mistake)
                 break
 
 
@@ -91,32 +106,56 @@ def _other_relation(step: Step) -> Step | None:
     return None if result is None or len(step.left) > 2 else replace(step, kind=kind, result=result)
 
 
+def _other_goal(problem: Problem, order: Sequence[Item], generator: random.Random) -> Iterator[WrongSolution]:
+    """Yield the solution with another quantity named in one of its goals, if it has goals: what follows looks for it.
+
+    What is not calculated after it is not known where it is used: the lines go on with the right one all the same.
+    """
+    goals = [place for place, item in enumerate(order) if isinstance(item, Goal)]
+    if not goals:
+        return
+    place = generator.choice(goals)
+    goal = order[place]
+    assert isinstance(goal, Goal)
+    others = [
+        fact.target for fact in problem.facts if fact.target not in (goal.target, *operands_of(problem, goal.target))
+    ]
+    if others:
+        changed = [*order[:place], replace(goal, operand=generator.choice(others)), *order[place + 1 :]]
+        lines = [tell_item(problem, item, generator, style="goals") for item in changed]
+        yield WrongSolution((*lines, tell_answer(problem.answer)), place, "goal")
+
+
 def _go_on(
     problem: Problem,
-    order: Sequence[Quantity | None],
+    order: Sequence[Item],
     place: int,
     mistaken: Step,
     generator: random.Random,
-    quoting: bool,
+    style: Style,
 ) -> tuple[str, ...]:
     """Return the lines of a solution in which one step is replaced, and later ones are calculated from its result."""
     values = dict(problem.values)
     lines = []
     result = 0
-    for at, quantity in enumerate(order):
-        step = mistaken if at == place else step_of(problem, quantity, values)
-        if quantity is not None:
-            values[quantity] = step.result
+    for at, item in enumerate(order):
+        if isinstance(item, Goal):
+            lines.append(tell_item(problem, item, generator, style=style))
+            continue
+        step = mistaken if at == place else step_of(problem, item, values)
+        if item is not None:
+            values[item] = step.result
         result = step.result
-        lines.append(tell_step(generator, step, quoted=quote(problem, step, quoting)))
+        lines.append(tell_calculation(problem, step, generator, style=style))
     return (*lines, tell_answer(result))
 
 
-def _skip(problem: Problem, order: Sequence[Quantity | None], generator: random.Random, quoting: bool) -> WrongSolution:
-    """Leave out a line and go on as if it had been there: the first line that uses its result is the wrong one."""
-    skipped = generator.randrange(len(order) - 1)
-    steps = [step_of(problem, quantity, problem.values) for quantity in order]
-    lines = [tell_step(generator, step, quoted=quote(problem, step, quoting)) for step in steps]
-    user = next(at for at, quantity in enumerate(order) if order[skipped] in operands_of(problem, quantity))
+def _skip(problem: Problem, order: Sequence[Item], generator: random.Random, style: Style) -> WrongSolution:
+    """Leave out a line that calculates and go on as if it were there: the first one that uses its result is wrong."""
+    calculated = [item for item in order if not isinstance(item, Goal)]
+    skipped = order.index(generator.choice(calculated[:-1]))
+    lines = [tell_item(problem, item, generator, style=style) for item in order]
+    user = next(item for item in calculated if order[skipped] in operands_of(problem, item))
+    place = order.index(user) - 1
     del lines[skipped]
-    return WrongSolution((*lines, tell_answer(problem.answer)), user - 1, "skipped")
+    return WrongSolution((*lines, tell_answer(problem.answer)), place, "skipped")

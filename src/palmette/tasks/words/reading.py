@@ -15,7 +15,7 @@ MOST_FACTS = 200
 _FACTS = Forms[FactKind]((form, kind) for kind, forms in wordings.FACTS.items() for form in forms)
 _ASKS = Forms[AskKind]((form, kind) for (kind, _), forms in wordings.ASKS.items() for form in forms)
 
-LineKind = Literal["value", "total", "gap", "answer"]
+LineKind = Literal["value", "goal", "total", "gap", "answer"]
 _USES = Counter(form for forms in wordings.STEPS.values() for form in forms)
 
 
@@ -32,13 +32,13 @@ class Named:
 class Line:
     """What a line of a solution says.
 
-    `value`: the target has this result, by an equation, or by none if it only states it. `total` and `gap`: what is
-    asked. `answer`: the last line. `claims` is the kind of relation that only this wording speaks of. `quoted` is the
-    fact that the line begins with.
+    `value`: the target has this result, by an equation, or by none if it only states it. `goal`: the target is made of
+    the one that is named; only such a line has no result. `total` and `gap`: what is asked. `answer`: the last line.
+    `claims` is the kind of relation that only this wording speaks of. `quoted` is the fact that the line begins with.
     """
 
     kind: LineKind
-    result: int
+    result: int | None
     equation: Equation | None = None
     target: Quantity | None = None
     named: tuple[Named, ...] = ()
@@ -60,6 +60,7 @@ def _line_forms() -> list[tuple[str, _Told]]:
                 found.append((form, _Told(cast("LineKind", kind))))
             else:
                 found.append((form, _Told("value", kind if _USES[form] == 1 else None)))
+    found += [(form, _Told("goal")) for form in wordings.GOALS]
     answers = (wordings.ANSWER, "Answer is {c}", "Answer = {c}", "The answer is {c}", "So the answer is {c}")
     found += [(form, _Told("answer")) for form in answers]
     return found
@@ -76,8 +77,8 @@ def read_line(line: str) -> Line | None:
     told, slots = found
     equation: Equation | None = slots.get("e") or slots.get("l")
     result = slots.get("c", slots.get("n", equation.result if equation else None))
-    assert isinstance(result, int), "every form has a result"
-    target = Quantity(slots["X"], slots["x"]) if told.kind == "value" else None
+    assert isinstance(result, int) or told.kind == "goal", "every other form has a result"
+    target = Quantity(slots["X"], slots["x"]) if told.kind in ("value", "goal") else None
     return Line(told.kind, result, equation, target, _named(slots), told.claims)
 
 
@@ -85,7 +86,7 @@ def _read_quoting(line: str) -> Line | None:
     quoted, mark, rest = line.partition(":")
     fact = _FACTS.read(quoted) if mark else None
     said = read_line(rest) if fact is not None and ":" not in rest else None
-    return None if said is None or said.kind == "answer" else replace(said, quoted=_fact(quoted))
+    return None if said is None or said.kind in ("goal", "answer") else replace(said, quoted=_fact(quoted))
 
 
 def _named(slots: dict[str, Any]) -> tuple[Named, ...]:

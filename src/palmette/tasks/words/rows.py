@@ -11,7 +11,7 @@ from palmette.tasks.words.check import check_solution
 from palmette.tasks.words.generate import problems
 from palmette.tasks.words.mistakes import wrong_solutions
 from palmette.tasks.words.problem import Problem
-from palmette.tasks.words.solution import solve
+from palmette.tasks.words.solution import Style, solve
 from palmette.tasks.words.structure import Split
 
 Plain = Literal["nothing", "questions", "all"]
@@ -35,28 +35,28 @@ def solution_rows(
     form: Format,
     solutions: int = 1,
     plain: Plain = "nothing",
-    quoting: bool = False,
+    style: Style = "told",
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of prompt and completion without end: so many right solutions to each question, grades in turn.
 
     No solution of a question comes twice, so that short ones in plain words may have fewer.
     """
     for problem, generator in _questions(grades, split, seed, plain != "nothing"):
-        told = (solve(problem, generator, plain == "all", quoting) for _ in range(solutions))
+        told = (solve(problem, generator, plain == "all", style) for _ in range(solutions))
         for lines in dict.fromkeys(told):
             yield {"prompt": list(form.messages(problem.text)), "completion": "\n".join(lines)}
 
 
 def labeled_rows(
-    grades: Sequence[int], split: Split, seed: int, form: Format, wrong: int = 2, quoting: bool = False
+    grades: Sequence[int], split: Split, seed: int, form: Format, wrong: int = 2, style: Style = "told"
 ) -> Iterator[dict[str, Any]]:
     """Yield rows in TRL's format without end: to each question a right solution and up to so many wrong ones.
 
     A step's label is true if the checker says that it follows.
     """
     for problem, generator in _questions(grades, split, seed):
-        written = [solve(problem, generator, quoting=quoting)]
-        written += [solution.lines for solution in islice(wrong_solutions(problem, generator, quoting), wrong)]
+        written = [solve(problem, generator, style=style)]
+        written += [solution.lines for solution in islice(wrong_solutions(problem, generator, style), wrong)]
         for lines in written:
             labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(lines))]
             yield {"prompt": list(form.messages(problem.text)), "completions": list(lines), "labels": labels}

@@ -2,28 +2,47 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from palmette.tasks.words.problem import SIGNS, Problem, Quantity, Sign, calculate, left_side
-from palmette.tasks.words.telling import Step, tell_answer, tell_step
+from palmette.tasks.words.telling import Step, tell_answer, tell_goal, tell_step
+
+Style = Literal["told", "quoting", "goals"]
+"""How solutions are written: a calculation on each line; after the fact that it uses; from the question backwards,
+with a line for each quantity that has to be found first."""
 
 GOES_ON = 0.9
 """How often the next line of a quoting solution uses the result of the line before, if one can."""
 
 
-def solve(problem: Problem, generator: random.Random, plain: bool = False, quoting: bool = False) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Goal:
+    """A line that calculates nothing: to find the target, the operand is needed."""
+
+    target: Quantity
+    operand: Quantity
+
+
+Item = Quantity | Goal | None
+"""What a line is about: a quantity that is calculated, one that is needed first, or for None what is asked."""
+
+
+def solve(problem: Problem, generator: random.Random, plain: bool = False, style: Style = "told") -> tuple[str, ...]:
     """Return the lines of a solution; every order that is right may come, and every wording unless it is `plain`.
 
-    With `quoting` each line begins with the fact that it uses, and most go on from the line before where they can.
+    With `quoting` each line begins with the fact that it uses, and most go on from the line before where they can. With
+    `goals` the way leads back from what is asked: a line says what is needed before it is found.
     """
-    order = random_order(problem, generator, GOES_ON if quoting else 0.0)
-    steps = [step_of(problem, quantity, problem.values) for quantity in order]
-    lines = [tell_step(generator, step, plain, quote(problem, step, quoting)) for step in steps]
-    return (*lines, tell_answer(problem.answer))
+    items = items_of(problem, generator, style)
+    return (*(tell_item(problem, item, generator, plain, style) for item in items), tell_answer(problem.answer))
 
 
-def quote(problem: Problem, step: Step, quoting: bool) -> str | None:
-    """Return the sentence that a step begins with, if it has to: that of the fact which defines what it calculates."""
-    return problem.sentences[step.target] if quoting and step.target is not None else None
+def items_of(problem: Problem, generator: random.Random, style: Style) -> list[Item]:
+    """Return what the lines of a solution are about, operands first; last comes None for a total or a gap."""
+    if style == "goals":
+        return _from_goals(problem, generator)
+    return list(random_order(problem, generator, GOES_ON if style == "quoting" else 0.0))
 
 
 def random_order(problem: Problem, generator: random.Random, goes_on: float = 0.0) -> list[Quantity | None]:
@@ -40,6 +59,23 @@ def random_order(problem: Problem, generator: random.Random, goes_on: float = 0.
         found.append(chosen)
         waiting.remove(chosen)
     return found if problem.ask.kind == "one" else [*found, None]
+
+
+def tell_item(
+    problem: Problem, item: Item, generator: random.Random, plain: bool = False, style: Style = "told"
+) -> str:
+    """Return the line of a solution that is about this."""
+    if isinstance(item, Goal):
+        return tell_goal(generator, item.target, item.operand, plain)
+    return tell_calculation(problem, step_of(problem, item, problem.values), generator, plain, style)
+
+
+def tell_calculation(
+    problem: Problem, step: Step, generator: random.Random, plain: bool = False, style: Style = "told"
+) -> str:
+    """Return a line that calculates; in the style `quoting` it begins with the fact that defines what it calculates."""
+    quoted = problem.sentences[step.target] if style == "quoting" and step.target is not None else None
+    return tell_step(generator, step, plain, quoted)
 
 
 def operands_of(problem: Problem, quantity: Quantity | None) -> Sequence[Quantity]:
@@ -59,6 +95,24 @@ def step_of(problem: Problem, quantity: Quantity | None, values: Mapping[Quantit
     fact = problem.by_target[quantity]
     left = left_side(fact, values)
     return Step(fact.kind, quantity, fact.operands, left, _rounded(SIGNS[fact.kind], left))
+
+
+def _from_goals(problem: Problem, generator: random.Random) -> list[Item]:
+    """Return goals and calculations from what is asked down to what is given, depth first, operands in random order."""
+    known = {fact.target for fact in problem.facts if fact.kind == "given"}
+    found: list[Item] = []
+    open_ones = list(reversed(problem.ask.quantities))
+    while open_ones:
+        quantity = open_ones[-1]
+        unknown = [operand for operand in operands_of(problem, quantity) if operand not in known]
+        if quantity in known or not unknown:
+            found += [] if quantity in known else [quantity]
+            known.add(quantity)
+            open_ones.pop()
+        else:
+            open_ones.append(generator.choice(unknown))
+            found.append(Goal(quantity, open_ones[-1]))
+    return found if problem.ask.kind == "one" else [*found, None]
 
 
 def _rounded(sign: Sign, left: tuple[int, ...]) -> int:

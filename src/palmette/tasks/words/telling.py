@@ -53,6 +53,11 @@ def tell_step(generator: random.Random, step: Step, plain: bool = False, quoted:
     return f"{quoted}: {line if is_name else line[0].lower() + line[1:]}"
 
 
+def tell_goal(generator: random.Random, target: Quantity, operand: Quantity, plain: bool = False) -> str:
+    """Return the line which says that an operand has to be found before the target."""
+    return fill(_chosen(generator, wordings.GOALS, plain), _slots((target, operand)))
+
+
 def all_lines(step: Step) -> list[str]:
     """Return a step in every wording that fits."""
     return _lines(step, wordings.STEPS[step.kind])

@@ -20,7 +20,7 @@ def vocabulary() -> tuple[str, ...]:
     """
     groups = (wordings.FACTS, wordings.ASKS, wordings.STEPS)
     forms = [form for group in groups for told in group.values() for form in told]
-    forms += [wordings.ANSWER, read_format("words", TaskSettings(name="words")).prompt]
+    forms += [*wordings.GOALS, wordings.ANSWER, read_format("words", TaskSettings(name="words")).prompt]
     pieces = {piece for form in forms for piece in PIECE.findall(_SLOT.sub(" ", form))}
     names = {*PEOPLE, *PLACES, *COUNTED, *CONTAINERS.values(), "the", "The"}
     return tuple(sorted(pieces | names | set("0123456789=") | set(SIGNS.values())))

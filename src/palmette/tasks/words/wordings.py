@@ -5,7 +5,8 @@ number of a fact, {u} the singular of the container {y}. In steps {e} is the equ
 {c} its result, {a} and {b} the values of the operands. A fact without {y} speaks of {x} again, one without {Y} of {X}.
 A step may leave out any of its operands. Solutions are told in those of TOLD, which name first whose quantity is
 calculated, then all operands with their values, so that each word is found in the fact about the name before it: a
-model learns that much sooner. The first form of each kind that fits is the plain one.
+model learns that much sooner. In GOALS {X} and {x} are what is looked for. The first form of each kind that fits is
+the plain one.
 """
 
 from palmette.tasks.words.problem import SIGNS, AskKind, FactKind
@@ -265,6 +266,15 @@ QUOTED: dict[str, tuple[str, ...]] = {
     kind: _QUOTED_FROM_TWO if kind in ("sum", "difference") else _QUOTED_FROM_ONE for kind in SIGNS
 }
 """Those that follow a fact which is quoted, so that all of a line but its result is found by what stands before."""
+
+GOALS: tuple[str, ...] = (
+    "To find the {x} of {X} we need the {y} of {Y}.",
+    "For the {x} of {X} we need the {y} of {Y}.",
+    "To get the {x} of {X} we take the {y} of {Y}.",
+    "The {x} of {X} go by the {y} of {Y}.",
+    "As for the {x} of {X}, we need the {y} of {Y}.",
+)
+"""Lines that calculate nothing: to find one quantity, another one is needed first."""
 
 ANSWER = "Answer: {c}"
 """The last line of a solution."""

@@ -26,12 +26,17 @@ class Text:
     prompt_tokens: int
     labels: tuple[tuple[int, float], ...] | None = None
 
-    def sample(self, group: int) -> Sample:
-        """Return the sample that a learner takes; with labels, the token after each labeled place counts."""
-        prompt = tuple(self.tokens[: self.prompt_tokens])
-        response = tuple(self.tokens[self.prompt_tokens :])
+    def sample(self, group: int, prompt_weight: float = 0.0) -> Sample:
+        """Return the sample that a learner takes; with labels, the token after each labeled place counts.
+
+        Advantages are the weights of tokens. Those of a prompt with weight are learned too, but for its first one.
+        """
+        begin = 1 if prompt_weight and self.labels is None else self.prompt_tokens
+        prompt, response = tuple(self.tokens[:begin]), tuple(self.tokens[begin:])
         if self.labels is None:
-            return Sample(prompt, response, (1.0,) * len(response), group=group)
+            asked = self.prompt_tokens - begin
+            weights = (prompt_weight,) * asked + (1.0,) * (len(response) - asked)
+            return Sample(prompt, response, weights, group=group)
         counted = {place + 1 - self.prompt_tokens: label for place, label in self.labels}
         return Sample(
             prompt,
@@ -153,9 +158,9 @@ def encode_rows(
     return EncodedRows(tuple(found), skipped)
 
 
-def samples_of(rows: Sequence[EncodedRow], chosen: Iterable[int]) -> list[Sample]:
+def samples_of(rows: Sequence[EncodedRow], chosen: Iterable[int], prompt_weight: float = 0.0) -> list[Sample]:
     """Return the samples of these rows, a group for each."""
-    return [text.sample(row) for row in chosen for text in rows[row].texts]
+    return [text.sample(row, prompt_weight) for row in chosen for text in rows[row].texts]
 
 
 def _prompt(tokenizer: Any, messages: Sequence[Message], place: str) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from palmette.train.update.token_batch import TokenBatch
 
 
 def answer_losses(tokens: TokenBatch) -> PolicyLosses:
-    """Return the cross-entropy of each token of an answer: its negative log-probability."""
-    return _losses(-tokens.logprobs_T)
+    """Return the cross-entropy of each token, its negative log-probability, times its weight: its advantage."""
+    return _losses(-tokens.advantages_T * tokens.logprobs_T)
 
 
 def label_losses(tokens: TokenBatch) -> PolicyLosses:

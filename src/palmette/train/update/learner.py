@@ -18,7 +18,7 @@ from torch import nn
 from palmette.errors import BackendError, ConfigError, RunError
 from palmette.memory.guard import RunPieces, run_whole
 from palmette.train.logprobs import no_logprobs, token_logprobs
-from palmette.train.model_parts import Head, body_of, head_of
+from palmette.train.model_parts import Head, body_of, head_of, matrices_of
 from palmette.train.packed.backward import Scored, run_backward
 from palmette.train.packed.check import possible_sharing
 from palmette.train.packed.forward import TrieModel
@@ -119,7 +119,8 @@ class Learner:
         if self._savings.checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         host = torch.device("cpu") if self._savings.host_optimizer else None
-        self.optimizer = AdamW(self._weights, self._adam, device=host, names=list(named))
+        matrices = matrices_of(model) if self._adam.matrices == "muon" else []
+        self.optimizer = AdamW(self._weights, self._adam, device=host, names=list(named), matrices=matrices)
         self._done: list[tuple[Sequence[Sample], _Job]] = []
         self._half_added = False
 

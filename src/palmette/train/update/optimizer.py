@@ -1,9 +1,9 @@
-"""AdamW: state in float32 with masters of narrow weights, or in bfloat16; on the model's device or in host memory."""
+"""AdamW, or Muon for matrices: state in float32 with masters of narrow weights, or in bfloat16; here or on the host."""
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,9 @@ class AdamSettings:
 
     A step moves a weight by about `learning_rate`, whatever its gradient: values above 1 raise ConfigError. With
     `state_dtype` bfloat16 the two moments take half the memory, and bfloat16 weights have no float32 masters: both are
-    rounded at random, by generators made from `seed`.
+    rounded at random, by generators made from `seed`. With `matrices` "muon" the matrices inside of layers are changed
+    by Muon (Jordan et al. 2024), whose steps are orthogonal matrices, scaled to move a weight as much as AdamW does, so
+    that one learning rate serves both; everything else by AdamW.
     """
 
     learning_rate: float = 1e-6
@@ -30,6 +32,7 @@ class AdamSettings:
     max_norm: float | None = 1.0
     state_dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
+    matrices: Literal["adamw", "muon"] = "adamw"
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
@@ -52,7 +55,9 @@ class AdamW:
     Without masters a step of 1e-6 is lost: between 0.5 and 1 bfloat16 has steps of 0.004. With `device`, masters and
     optimizer state are there, and gradients are copied to it. The results are the same with and without. All memory is
     allocated here, none in a step: if it is too small, no weight has changed yet. With a `state_dtype` of bfloat16 see
-    `Bfloat16Adam`. `names` are those of the weights in `state_dict`, by default their numbers.
+    `Bfloat16Adam`. `names` are those of the weights in `state_dict`, by default their numbers. `matrices` are the
+    weights that Muon changes, which have to be float32 or wider and on the device of their state; its step takes
+    memory for a few copies of one of them in bfloat16.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class AdamW:
         *,
         device: torch.device | None = None,
         names: Sequence[str] | None = None,
+        matrices: Iterable[nn.Parameter] = (),
     ) -> None:
         self._settings = settings
         self._names = [str(number) for number in range(len(weights))] if names is None else list(names)
@@ -70,7 +76,13 @@ class AdamW:
         narrow = self._weights if settings.state_dtype == "bfloat16" else []
         self._narrow = Bfloat16Adam(narrow, seed=settings.seed, device=device)
         own = [weight for weight in weights if _is_wide(weight) and device in (None, weight.device) and not narrow]
-        self._own = _fused(own, settings) if own else None
+        hidden = {id(weight) for weight in matrices}
+        if hidden and (narrow or not hidden <= {id(weight) for weight in own}):
+            raise ConfigError("Muon needs float32 weights, with float32 state beside them: take AdamW for others")
+        by_adam = [weight for weight in own if id(weight) not in hidden]
+        by_muon = [weight for weight in own if id(weight) in hidden]
+        self._own = [_fused(by_adam, settings)] if by_adam else []
+        self._own += [_muon(by_muon, settings)] if by_muon else []
         rest = [] if narrow else [weight for weight in weights if not any(weight is other for other in own)]
         self._masters: list[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]] = []
         self._known: dict[nn.Parameter, tuple[int, int]] = {}
@@ -93,8 +105,8 @@ class AdamW:
         rate = self._settings.learning_rate if learning_rate is None else learning_rate
         settings = self._settings
         self._narrow.step(Rates(rate, settings.betas, settings.eps, settings.weight_decay))
-        if self._own is not None:
-            _step_at(self._own, rate)
+        for own in self._own:
+            _step_at(own, rate)
         for weight, master, optimizer in self._masters:
             if weight.grad is not None:
                 assert self._gradient is not None
@@ -110,7 +122,8 @@ class AdamW:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return all state by names such as `NAME.exp_avg`, without copies: what `load_state_dict` needs to go on.
 
-        It is that of torch's AdamW, `step`, `exp_avg` and `exp_avg_sq`, and `master` for weights that have one.
+        It is that of torch's AdamW, `step`, `exp_avg` and `exp_avg_sq`, or of its Muon, `momentum_buffer`, and `master`
+        for weights that have one.
         """
         return dict(self._state())
 
@@ -143,9 +156,10 @@ class AdamW:
         for weight, *tensors in zip(narrow.weights, narrow.steps, narrow.averages, narrow.squares, strict=True):
             for key, tensor in zip(("step", "exp_avg", "exp_avg_sq"), tensors, strict=True):
                 yield f"{name_of[weight]}.{key}", tensor
-        for own, state in self._own.state.items() if self._own is not None else ():
-            for key, tensor in state.items():
-                yield f"{name_of[own]}.{key}", tensor
+        for optimizer in self._own:
+            for own, state in optimizer.state.items():
+                for key, tensor in state.items():
+                    yield f"{name_of[own]}.{key}", tensor
         for weight, master, optimizer in self._masters:
             yield f"{name_of[weight]}.master", master.detach()
             for key, tensor in optimizer.state[master].items():
@@ -182,4 +196,14 @@ def _fused(weights: list[nn.Parameter], settings: AdamSettings) -> torch.optim.O
             "exp_avg": torch.zeros_like(weight, memory_format=torch.preserve_format),
             "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
         }
+    return optimizer
+
+
+def _muon(weights: list[nn.Parameter], settings: AdamSettings) -> torch.optim.Optimizer:
+    """Return torch's Muon with its state allocated, its steps as large as those of AdamW (Liu et al. 2025)."""
+    optimizer = torch.optim.Muon(
+        weights, lr=settings.learning_rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    for weight in weights:
+        optimizer.state[weight] = {"momentum_buffer": torch.zeros_like(weight, memory_format=torch.preserve_format)}
     return optimizer
