@@ -4,11 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palmette.config import load_config
-from palmette.search.strategies.espalier import Espalier, EspalierSettings, finding, findings, joined
+from palmette.search.strategies.espalier import (
+    Espalier,
+    EspalierSettings,
+    finding,
+    findings,
+    joined,
+    rare_tokens,
+)
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import Rebase, RebaseSettings
 from palmette.strategy import Frontier
-from palmette.tree import Tree
+from palmette.tree import Node, Tree
 
 ONE, TWO = "Tom has 3+4=7 cups.\n", "Mia has 2*5=10 hats.\n"
 ONE_AGAIN, TWO_AGAIN = "With 3 and 4 cups we get 3+4=7 for Tom.\n", "So 5*2=10 hats.\n"
@@ -27,18 +34,37 @@ def frontier_of(paths: list[tuple[str, ...]], scores: list[float]) -> Frontier:
     return Frontier(tree, tuple(leaves), tuple(scores))
 
 
+def step(text: str, tokens: tuple[int, ...] = ()) -> Node:
+    return Node(1, 0, 1, tokens, text, (0.0,) * len(tokens), finished=False)
+
+
 def espalier(weight: float) -> Espalier:
     return Espalier(EspalierSettings(lambda_held=weight), width=16)
 
 
 def test_what_a_step_has_found_are_its_numbers_and_the_last_of_them() -> None:
-    assert finding(ONE) == finding(ONE_AGAIN) == ("3", "4", "7", "7")
-    assert finding("7-3=4") == ("3", "4", "7", "4")
-    assert finding(WRONG) != finding(ONE)
-    assert finding("1,200 of 3.50") == ("1200", "3.50", "3.50")
-    assert finding("Step 2: 3+4=7") == finding("**Step 12:** 3+4=7") == finding("5. 3+4=7") == finding(ONE)
-    assert finding("3.5 times 2 is 7.") == ("2", "3.5", "7", "7")  # No number of a step: part of a number.
-    assert finding("So we add.") == finding("so  WE add.\n") != finding("So we take.")
+    def found(text: str) -> tuple[str | int, ...]:
+        return finding(step(text))
+
+    assert found(ONE) == found(ONE_AGAIN) == ("3", "4", "7", "7")
+    assert found("7-3=4") == ("3", "4", "7", "4")
+    assert found(WRONG) != found(ONE)
+    assert found("1,200 of 3.50") == ("1200", "3.50", "3.50")
+    assert found("Step 2: 3+4=7") == found("**Step 12:** 3+4=7") == found("5. 3+4=7") == found(ONE)
+    assert found("3.5 times 2 is 7.") == ("2", "3.5", "7", "7")  # No number of a step: part of a number.
+    assert found("So we add.") == found("so  WE add.\n") != found("So we take.")
+
+
+def test_a_step_without_numbers_has_found_the_rare_tokens_of_the_question_that_it_names_in_their_order() -> None:
+    # 64 tokens: 7 comes three times, which is more than a 32nd of them; 8 twice, 9 once.
+    tree = Tree((7, 7, 7, 8, 8, 9, *range(100, 158)))
+    names = rare_tokens(tree)
+    assert {8, 9, 100} <= names and 7 not in names
+    needed = step("To find a we need b.", (1, 7, 8, 2, 7, 9))
+    assert finding(needed, names) == finding(step("As for a, it takes b.", (3, 8, 4, 7, 9, 5)), names) == (8, 9)
+    assert finding(step("To find b we need a.", (1, 7, 9, 2, 7, 8)), names) == (9, 8)
+    assert finding(step("It has 5 of a.", (8,)), names) == ("5", "5")
+    assert finding(step("So be it.", (1, 2, 7)), names) == ("", "so", "be", "it.")
 
 
 def test_order_words_and_repetition_do_not_change_what_a_path_has_found() -> None:

@@ -6,13 +6,17 @@ same are one leaf:
 - its weight is the sum of theirs, so that what many branches agree on gets more children, as in a vote;
 - its path is that of the best of them, and the KV cache of the others is freed.
 
-What a step has found are its numbers, in any order and however often, and which of them comes last; for a step without
-numbers its words. A path has found what its steps have, in any order. This is made for steps that calculate: two steps
-that name the same numbers and mean different things are taken for the same.
+What a step has found are its numbers, in any order and however often, and which of them comes last. A step without
+numbers has found what it speaks of: the words that it takes from the question and that are rare there, in their order,
+so that a step told in other words is the same one; without such words its own. A path has found what its steps have, in
+any order. This is made for steps that calculate: two steps that name the same numbers and mean different things are
+taken for the same.
 """
 
 import math
 import re
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from pydantic import Field
@@ -20,10 +24,13 @@ from pydantic import Field
 from palmette.search.strategies.ets import Ets, EtsSettings
 from palmette.search.strategies.rebase import RebaseSettings
 from palmette.strategy import Children, Frontier, Strategy, Use
-from palmette.tree import Tree
+from palmette.tree import Node, Tree
 
-Finding = tuple[str, ...]
-"""What one step has found: its numbers and the last of them, or its words."""
+Finding = tuple[str | int, ...]
+"""What one step has found: its numbers and the last of them, or tokens of the question, or its words."""
+
+_RARE = 1 / 32
+"""The largest share of a prompt's tokens that one has which tells what a step speaks of: `of` and `the` have more."""
 
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 _PLACE = re.compile(r"\A\s*(?:\*\*)?(?:step\s*)?\d+\s*[.):](?=\s|\*)", re.IGNORECASE)
@@ -66,22 +73,32 @@ def joined(frontier: Frontier, temperature: float) -> Frontier:
     Its score is the one with which REBASE gives it the children of all together: softmax weights add up.
     """
     alike: dict[frozenset[Finding], list[tuple[int, float]]] = {}
+    names = rare_tokens(frontier.tree)
     for leaf, score in frontier.ranked():
-        alike.setdefault(findings(frontier.tree, leaf), []).append((leaf, score))
+        alike.setdefault(findings(frontier.tree, leaf, names), []).append((leaf, score))
     kept = {leaves[0][0]: _together([score for _, score in leaves], temperature) for leaves in alike.values()}
     leaves = tuple(sorted(kept))
     return replace(frontier, leaves=leaves, scores=tuple(kept[leaf] for leaf in leaves))
 
 
-def findings(tree: Tree, leaf: int) -> frozenset[Finding]:
-    """Return what the steps on the path to a leaf have found."""
-    return frozenset(finding(step.text) for step in tree.steps(leaf))
+def rare_tokens(tree: Tree) -> frozenset[int]:
+    """Return the tokens of a tree's prompt that are rare in it."""
+    counts = Counter(tree.prompt_tokens)
+    most = max(1, _RARE * len(tree.prompt_tokens))
+    return frozenset(token for token, count in counts.items() if count <= most)
 
 
-def finding(step: str) -> Finding:
-    """Return what a step has found: its numbers, each once, and the last one; without numbers its words."""
-    numbers = [number.replace(",", "") for number in _NUMBER.findall(_PLACE.sub("", step, count=1))]
-    return (*sorted(set(numbers)), numbers[-1]) if numbers else ("", *step.casefold().split())
+def findings(tree: Tree, leaf: int, names: Collection[int] = ()) -> frozenset[Finding]:
+    """Return what the steps on the path to a leaf have found; `names` are the tokens that tell what a step is about."""
+    return frozenset(finding(step, names) for step in tree.steps(leaf))
+
+
+def finding(step: Node, names: Collection[int] = ()) -> Finding:
+    """Return what a step has found: its numbers, each once, and the last one; without numbers its names, or words."""
+    numbers = [number.replace(",", "") for number in _NUMBER.findall(_PLACE.sub("", step.text, count=1))]
+    if numbers:
+        return (*sorted(set(numbers)), numbers[-1])
+    return tuple(token for token in step.tokens if token in names) or ("", *step.text.casefold().split())
 
 
 def _together(scores: list[float], temperature: float) -> float:
