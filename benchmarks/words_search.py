@@ -4,7 +4,9 @@
 
 Every strategy gets the same questions; the models are loaded once. Differences from REBASE are paired, with 95%
 intervals by bootstrap over questions. `KV held` is distinct tokens, as the engine's pool holds them. `best-of-N` is
-what independent solutions come to with the tokens of the row: the first ones of a best-of-N search of the width.
+what independent solutions come to with the tokens of the row: the first ones of a best-of-N search of the width. Below
+each table the policy and the judge are told by that search: how often one leaf is right, how many of the first lines of
+a question differ, and how well the judge ranks.
 """
 
 import argparse
@@ -27,6 +29,9 @@ from palmette.run.parts import Parts, load_backend
 from palmette.score.scorer import Candidate, KeepsPaths, Scorer
 from palmette.search.answer import elect
 from palmette.tasks.task import Task
+from palmette.tasks.words.check import check_solution
+from palmette.tasks.words.reading import read_problem
+from palmette.train.supervised.measures import auc
 
 
 @dataclass
@@ -126,6 +131,39 @@ def with_tokens(independent: Run, width: int, tokens: float) -> float:
     )
 
 
+def quality(independent: Run) -> str:
+    """Return what independent solutions tell: how often one is right, how far they differ, and how the judge ranks.
+
+    A step is right if the checker says that it follows. Solutions are ranked within each question.
+    """
+    scores: list[float] = []
+    labels: list[bool] = []
+    ranks: list[float] = []
+    alone: list[float] = []
+    distinct: list[float] = []
+    for result in independent.results:
+        problem = read_problem(result.question.messages[-1]["content"].split("\n")[0])
+        verdicts = [ballot.answer == result.question.reference for ballot in result.ballots]
+        alone.append(sum(verdicts) / len(result.leaves))
+        area = auc([ballot.score for ballot in result.ballots], verdicts)
+        ranks += [] if area is None else [area]
+        paths = [result.tree.steps(leaf.id) for leaf in result.leaves]
+        distinct.append(len({path[0].text for path in paths}) / len(paths))
+        for path in paths[:2]:
+            checks = check_solution(problem, "".join(step.text for step in path))
+            told = [step.score for step in path if step.text.strip()]
+            for check, score in zip(checks, told, strict=False):
+                if score is not None:
+                    scores.append(score)
+                    labels.append(check.verdict == "yes")
+    steps = auc(scores, labels)
+    return (
+        f"one leaf is right {statistics.fmean(alone):.3f}; first lines that differ {statistics.fmean(distinct):.2f}; "
+        f"judge: AUC of {len(scores):,} steps {steps or math.nan:.3f} ({statistics.fmean(labels):.2f} right), "
+        f"of one question's solutions {statistics.fmean(ranks) if ranks else math.nan:.3f} ({len(ranks)} questions)"
+    )
+
+
 def row(strategy: str, width: int, run: Run, rebase: Run, independent: Run) -> str:
     """Return a row of the table."""
     votes, first = right(run.results), right(rebase.results)
@@ -183,6 +221,7 @@ def main() -> None:
                 if "rebase" in runs and "best_of_n" in runs:
                     for name in list(runs) if strategy == "rebase" else [strategy]:
                         print(row(name, width, runs[name], runs["rebase"], runs["best_of_n"]), flush=True)
+            print(f"\n{quality(runs['best_of_n'])}", flush=True)
 
 
 def order(strategy: str) -> int:
