@@ -15,16 +15,20 @@ WIDTH, LAYERS = 128, 3
 GRADES = (1, 2, 3)
 SFT = {
     "train.optimizer": "muon",
-    "train.learning_rate": 8e-3,
+    "train.learning_rate": 6e-3,
     "train.weight_decay": 0.01,
     "train.warmup_updates": 100,
     "train.gradient_checkpointing": "false",
     "train.checkpoint_every": 250,
     "sft.prompt_weight": 0.3,
-    "sft.batch_tokens": 1280,
+    "sft.batch_tokens": 4096,
 }
-STAGES = (("short", "1,2", 40_000, "constant"), ("long", "1,2,3,3", 50_000, "linear"))
-"""Name, grades in turn, rows, schedule. Small updates: to find what belongs to a name is learned by their number."""
+STAGES: tuple[tuple[str, str, int, str, str], ...] = (
+    ("plain", "1,2", 30_000, "--plain", "constant"),
+    ("long", "2,3,3,4", 45_000, "--plain-questions", "linear"),
+)
+"""Name, grades in turn, rows, flag of `palmette rows`, schedule. One wording of each sentence comes first: with all of
+them at once the model begins to copy names five times later."""
 PRM = {
     "train.learning_rate": 1e-3, "train.weight_decay": 0.01, "train.schedule": "cosine", "train.warmup_updates": 50,
     "train.gradient_checkpointing": "false", "train.checkpoint_every": 250,
@@ -46,8 +50,8 @@ def main() -> None:
     trained = runs / "untrained"
     new_policy(tokenizer, SEED, WIDTH, LAYERS).save_pretrained(trained)
     tokenizer.save_pretrained(trained)
-    for seed, (name, grades, rows, schedule) in enumerate(STAGES, 1):
-        data = write_rows(runs / f"{name}.jsonl", grades, round(rows * options.share), "--plain-questions", seed=seed)
+    for seed, (name, grades, rows, flag, schedule) in enumerate(STAGES, 1):
+        data = write_rows(runs / f"{name}.jsonl", grades, round(rows * options.share), flag, seed=seed)
         train("sft", trained, data, runs / name, {**SFT, "train.schedule": schedule}, SEED)
         trained = last_checkpoint(runs / name)
     copy_model(trained, policy)

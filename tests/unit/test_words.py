@@ -138,7 +138,7 @@ def test_every_word_is_in_the_vocabulary_and_every_piece_of_it_is_used() -> None
     known = vocabulary()
     assert len(known) <= 200
     generator = random.Random(0)
-    used: Counter[str] = Counter(PIECE.findall(" ".join(re.sub(r"\{.\}", "", form) for form in wordings.GOALS)))
+    used: Counter[str] = Counter()
     for grade in GRADES:
         for question in palmette.load_task("words", questions=150, grade=grade, split="train").questions:
             text = question.messages[0]["content"]

@@ -75,7 +75,7 @@ def tell_calculation(
 ) -> str:
     """Return a line that calculates; in the style `quoting` it begins with the fact that defines what it calculates."""
     quoted = problem.sentences[step.target] if style == "quoting" and step.target is not None else None
-    return tell_step(generator, step, plain, quoted, reached=style == "goals")
+    return tell_step(generator, step, plain, quoted)
 
 
 def operands_of(problem: Problem, quantity: Quantity | None) -> Sequence[Quantity]:

@@ -44,16 +44,10 @@ def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
     return fill(_chosen(generator, forms, plain), _slots(ask.quantities))
 
 
-def tell_step(
-    generator: random.Random, step: Step, plain: bool = False, quoted: str | None = None, reached: bool = False
-) -> str:
-    """Return a line of a solution; with a fact to be `quoted` the line begins with it: FACT: CALCULATION.
-
-    If it is `reached` from a goal, it ends as a given fact is told.
-    """
+def tell_step(generator: random.Random, step: Step, plain: bool = False, quoted: str | None = None) -> str:
+    """Return a line of a solution; with a fact to be `quoted` the line begins with it: FACT: CALCULATION."""
     if quoted is None:
-        forms = wordings.REACHED if reached else wordings.TOLD
-        return _chosen(generator, _lines(step, forms[step.kind]), plain)
+        return _chosen(generator, _lines(step, wordings.TOLD[step.kind]), plain)
     line = _chosen(generator, _lines(step, wordings.QUOTED[step.kind]), plain)
     is_name = line.split()[0] in PEOPLE
     return f"{quoted}: {line if is_name else line[0].lower() + line[1:]}"
@@ -61,7 +55,7 @@ def tell_step(
 
 def tell_goal(generator: random.Random, target: Quantity, operand: Quantity, plain: bool = False) -> str:
     """Return the line which says that an operand has to be found before the target."""
-    return fill(_chosen(generator, wordings.TOLD_GOALS, plain), _slots((target, operand)))
+    return fill(_chosen(generator, wordings.GOALS, plain), _slots((target, operand)))
 
 
 def all_lines(step: Step) -> list[str]:

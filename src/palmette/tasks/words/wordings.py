@@ -158,22 +158,7 @@ _QUOTED_FROM_TWO = (
     "With {a} {y} of {Y} and {b} {z} of {Z}, the {x} of {X} are {e}.",
     "From {a} {y} of {Y} and {b} {z} of {Z} we find {e} {x} for {X}.",
 )
-_REACHED_FROM_ONE = (
-    "{X} goes by {Y}, and {Y} has {a} {y}, so {e}, and {X} has {c} {x}.",
-    "For {X} we take {Y}, and {Y} has {a} {y}, that makes {e}, so {X} has {c} {x}.",
-    "As for {X}, we use {Y}, and {Y} has {a} {y}, we get {e}, so {X} has {c} {x}.",
-    "Now {X} goes by {Y}, and {Y} has {a} {y}, we find {e}, so {X} has {c} {x}.",
-    "To find {X} use {Y}, and {Y} has {a} {y}, so {e}, and {X} has {c} {x}.",
-)
-_REACHED_FROM_TWO = (
-    "{X} goes by {Y} and {Z}, and {Y} has {a} {y} and {Z} has {b} {z}, so {e}, and {X} has {c} {x}.",
-    "For {X} we take {Y} and {Z}, and {Y} has {a} {y} and {Z} has {b} {z}, that makes {e}, so {X} has {c} {x}.",
-    "As for {X}, we use {Y} and {Z}, and {Y} has {a} {y} and {Z} has {b} {z}, we get {e}, so {X} has {c} {x}.",
-    "Now {X} goes by {Y} and {Z}, and {Y} has {a} {y} and {Z} has {b} {z}, we find {e}, so {X} has {c} {x}.",
-    "To find {X} use {Y} and {Z}, and {Y} has {a} {y} and {Z} has {b} {z}, so {e}, and {X} has {c} {x}.",
-)
 _FROM_ONE = (
-    *_REACHED_FROM_ONE,
     *_QUOTED_FROM_ONE,
     "The {y} of {Y} are {a}, so {X} has {e} {x}.",
     "For the {x} of {X} we take the {a} {y} of {Y} and get {e}.",
@@ -182,7 +167,6 @@ _FROM_ONE = (
     "Then {a} {y} of {Y} make {e} {x} for {X}.",
 )
 _FROM_TWO = (
-    *_REACHED_FROM_TWO,
     *_QUOTED_FROM_TWO,
     "With {a} {y} and {b} {z} we get {e} {x} for {X}.",
     "From {Y} and {Z} we find {e} {x} for {X}.",
@@ -283,28 +267,7 @@ QUOTED: dict[str, tuple[str, ...]] = {
 }
 """Those that follow a fact which is quoted, so that all of a line but its result is found by what stands before."""
 
-REACHED: dict[str, tuple[str, ...]] = {
-    kind: _REACHED_FROM_TWO
-    if kind in ("sum", "difference")
-    else _REACHED_FROM_ONE
-    if kind not in ("total", "gap")
-    else STEPS[kind]
-    for kind in STEPS
-}
-"""Those that follow a goal. They name whose quantity is calculated and from whom, and end as a given fact is told, so
-that all values are found in the same way."""
-
-TOLD_GOALS: tuple[str, ...] = (
-    "To find {X} with {x} we need {Y} with {y}.",
-    "For {X} with {x} we need {Y} with {y}.",
-    "{X} with {x} goes by {Y} with {y}.",
-    "As for {X} with {x}, we need {Y} with {y}.",
-    "To get {X} with {x} we take {Y} with {y}.",
-)
-"""The goals that solutions are told in: who first, then what."""
-
 GOALS: tuple[str, ...] = (
-    *TOLD_GOALS,
     "To find the {x} of {X} we need the {y} of {Y}.",
     "For the {x} of {X} we need the {y} of {Y}.",
     "To get the {x} of {X} we take the {y} of {Y}.",
