@@ -1,7 +1,6 @@
 """A tokenizer of whole words and whole numbers for `words`."""
 
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from palmette.tasks.words.vocabulary import vocabulary
 from recipes.tokenizer import tokenizer_of
@@ -17,14 +16,3 @@ def alphabet() -> PreTrainedTokenizerFast:
     pieces = (*vocabulary(), *NUMBERS)
     tokens = ("\n", *pieces, *(f" {piece}" for piece in pieces))
     return tokenizer_of(tokens, r" ?(?:[A-Za-z]+|[1-9][0-9]|[0-9]|[^\sA-Za-z0-9])|\n", TEMPLATE)
-
-
-def alike(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Give a word with a space before it nearly the embedding of the word without: they are the same word."""
-    embeddings = model.get_submodule("model.embed_tokens")
-    assert isinstance(embeddings, nn.Embedding)
-    weights = embeddings.weight.data
-    places = tokenizer.get_vocab()
-    for token, place in places.items():
-        if token.startswith(" ") and token[1:] in places:
-            weights[place] = weights[places[token[1:]]] + 0.3 * weights[place]

@@ -12,7 +12,8 @@ from palmette.train.supervised.measures import auc
 from recipes import words
 from recipes.seedling.rows import labeled, solutions
 from recipes.seedling.untrained import new_policy
-from recipes.seedling_words.alphabet import alike, alphabet
+from recipes.seedling_words import untrained
+from recipes.seedling_words.alphabet import alphabet
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:
@@ -92,7 +93,7 @@ def test_lines_of_word_problems_are_labeled_by_the_checker(
 def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
     tokenizer = alphabet()
     for problem in islice(problems(3, "train", 0), 20):
-        text = "\n".join((problem.text, *solve(problem, random.Random(0), style="quoting")))
+        text = "\n".join((problem.text, *solve(problem, random.Random(0), style="goals")))
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.unk_token_id not in tokens and tokenizer.decode(tokens) == text
     assert tokenizer.tokenize("Amy has 12*4=48 books.") == ["Amy", " has", " 12", "*", "4", "=", "48", " books", "."]
@@ -100,11 +101,10 @@ def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
     assert asked == f"<bos>{PROBLEM.splitlines()[0]}\n"
 
 
-def test_words_with_and_without_a_space_begin_alike() -> None:
+def test_the_untrained_model_of_words_depends_on_its_seed_alone() -> None:
     tokenizer = alphabet()
-    policy = new_policy(tokenizer, 0)
-    alike(policy, tokenizer)
-    weights, places = policy.model.embed_tokens.weight, tokenizer.get_vocab()
-    near = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Mia"]], dim=0)
-    far = torch.cosine_similarity(weights[places["Mia"]], weights[places[" Tom"]], dim=0)
-    assert near > 0.9 and abs(far) < 0.5
+    models = [untrained.new_policy(tokenizer, seed, width=64, layers=2) for seed in (0, 0, 1)]
+    first, again, other = (dict(model.named_parameters()) for model in models)
+    assert all(torch.equal(weight, again[name]) for name, weight in first.items())
+    assert not torch.equal(first["model.layers.0.mlp.up_proj.weight"], other["model.layers.0.mlp.up_proj.weight"])
+    assert models[0].config.num_attention_heads == 2 and models[0].lm_head.weight is models[0].model.embed_tokens.weight
