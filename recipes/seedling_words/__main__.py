@@ -28,7 +28,7 @@ STAGES = (("short", "1,2", 40_000, "constant"), ("long", "1,2,3,3", 50_000, "lin
 PRM = {
     "train.learning_rate": 1e-3, "train.weight_decay": 0.01, "train.schedule": "cosine", "train.warmup_updates": 50,
     "train.gradient_checkpointing": "false", "train.checkpoint_every": 250,
-    "prm.batch_tokens": 3072, "prm.test_share": 0.06, "prm.epochs": 3,
+    "prm.batch_tokens": 3072, "prm.test_share": 0.06, "prm.epochs": 2,
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/seedling-words"))
     parser.add_argument("--share", type=float, default=1.0, help="of the rows to train on")
-    parser.add_argument("--samples", type=int, default=2500, help="questions of each grade whose solutions are labeled")
+    parser.add_argument("--samples", type=int, default=1500, help="questions of each grade whose solutions are labeled")
     parser.add_argument("--tested", type=int, default=400, help="test questions of each grade to measure with")
     options = parser.parse_args()
     runs, policy, judge = options.runs, options.out / "seedling-words", options.out / "seedling-words-prm"
