@@ -33,7 +33,6 @@ RENAMED = {
     ("reward", "weights"): "reward.quantize",
     ("train", "group_size"): "search.width",
     ("train", "response_tokens"): "search.total_tokens",
-    ("train", "optimizer"): None,
     ("train", "logits"): None,
 }
 """Keys of earlier versions, with what they are called now; None where they are gone."""

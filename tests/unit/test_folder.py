@@ -16,7 +16,7 @@ from palmette.commands.evaluate import evaluate as evaluate_command
 from palmette.commands.plan import plan
 from palmette.commands.progress import ProgressLine
 from palmette.commands.report import rejudging, report
-from palmette.config import load_config
+from palmette.config import load_config, recorded_config
 from palmette.errors import ConfigError, RunError
 from palmette.event_log import FILE_NAME, EventLog, read_events
 from palmette.events import (
@@ -30,7 +30,15 @@ from palmette.events import (
 )
 from palmette.report.compare import compare
 from palmette.report.page import write_page
-from palmette.run.folder import anchored, check_command, finished_questions, has_begun, new_folder, run_config
+from palmette.run.folder import (
+    anchored,
+    check_command,
+    finished_questions,
+    has_begun,
+    new_folder,
+    recorded_values,
+    run_config,
+)
 from palmette.run.sweep import PLAN, Cell, open_sweep
 from palmette.score.judges.math import MathJudge
 from palmette.search.rejudge import Rejudge, evaluate
@@ -118,6 +126,12 @@ def test_the_config_of_an_old_run_is_read_under_todays_keys(old: Path) -> None:
     assert config.search.options == {
         "rebase_temperature": 0.2, "lambda_kv": 1.25, "lambda_diversity": None, "kv_cost": "nodes",
     }  # fmt: skip
+
+
+def test_every_setting_of_training_is_read_back_as_it_was_recorded() -> None:
+    told = {"train.optimizer": "muon", "train.method": "full", "train.schedule": "linear", "sft.prompt_weight": 0.25}
+    config = load_config(None, told)
+    assert recorded_config(recorded_values(config), "here") == config
 
 
 def test_an_old_run_is_reported_judged_again_and_continued(old: Path) -> None:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets", "espalier")
 DEMO = {
-    "policy.model": "seedling-words", "task.name": "words", "task.grade": 1, "search.total_tokens": 300,
+    "policy.model": "seedling-words", "task.name": "words", "task.grade": 2, "task.generator": {"plain": True},
+    "search.total_tokens": 400,
 }  # fmt: skip
-"""Word problems of one or two steps, a policy that solves two of five, a judge that errs."""
+"""Word problems of three to five calculations, a policy that solves one of four, a judge that errs."""
 
 
 def sweep(
