@@ -56,7 +56,7 @@ format: $(READY)
 seedling: $(READY)  ## train the three small models again, by palmette sft and palmette train-prm
 	$(BIN)/python -m recipes.seedling
 
-seedling-words: $(READY)  ## train the small model of `words` and its judge from scratch: 2 hours on one core, resumable
+seedling-words: $(READY)  ## train the small model of `words` and its judge from scratch: an hour on one core, resumable
 	$(BIN)/python -m recipes.seedling_words
 
 sapling: $(READY)  ## teach SmolLM2 to solve `words` and to judge its steps: 2 hours on 2 cores, goes on when called again

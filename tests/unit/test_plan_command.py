@@ -145,7 +145,7 @@ def test_a_prediction_without_an_update_is_an_error_that_says_what_to_add() -> N
 
 
 def test_settings_that_nothing_reads_are_unknown_keys() -> None:
-    for setting in ("train.logits=plain", "train.optimizer=adamw"):
+    for setting in ("train.logits=plain", "train.optimizers=adamw"):
         done = plan("--train", "--set", setting)
         assert done.returncode == 2
         assert f"unknown key '{setting.partition('=')[0]}'" in done.stderr

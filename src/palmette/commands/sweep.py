@@ -77,7 +77,7 @@ def sweep(
 
 
 def demo(
-    questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 100,
+    questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 40,
     width: Annotated[int, typer.Option(help="Branches in flight per question.", min=1)] = 16,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; must be new or empty.")] = None,
 ) -> None:

@@ -78,8 +78,8 @@ ENTRIES = {
         _shipped("seedling", "policy", "d43d2b7da2fb9b4cc6c24d6e585f8e77bb813da8b4398294b7bc9008206f410a"),
         _shipped("seedling-ripe", "reward", "9382cdda7b7a992f88bd1e5769777d5bac0069e06fa11085fc0a47d260bfff73"),
         _shipped("seedling-prm", "reward", "dc20e26701e2842a28cbe686fb195ec8c871dc491d26dbbddee32d47a9344eb6"),
-        _shipped("seedling-words", "policy", "f52df61eedf9fa75c6825288733a64aebba68c009985818131ccc33a554a498a"),
-        _shipped("seedling-words-prm", "reward", "dc8e863d6c5918a46bdd583211730336b407b12cd2f14e849eb60c8b9645903d"),
+        _shipped("seedling-words", "policy", "266eab8922cf39e9191b274627d14976c643932bcb329ec6a340e8f6826cc7ba"),
+        _shipped("seedling-words-prm", "reward", "871dd3198c3ca3db53c726b425391fd356e40223b18e44ecf1fd04089b0601ce"),
         Entry(
             "smollm2-135m",
             "policy",
