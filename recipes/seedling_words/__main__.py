@@ -33,7 +33,7 @@ PRM = {
 
 
 def main() -> None:
-    """Train the policy: plain problems, all wordings, longer ones; then a reward model from it, on its own steps."""
+    """Train the policy: short problems, then longer ones; then a reward model from it, on its own steps."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/seedling-words"))
