@@ -13,21 +13,15 @@ from recipes.words import labels_of, write_rows
 SEED = 0
 WIDTH, LAYERS = 128, 3
 GRADES = (1, 2, 3)
+BOTH = {"train.weight_decay": 0.01, "train.gradient_checkpointing": "false", "train.checkpoint_every": 250}
 SFT = {
-    "train.optimizer": "muon",
-    "train.learning_rate": 8e-3,
-    "train.weight_decay": 0.01,
-    "train.warmup_updates": 100,
-    "train.gradient_checkpointing": "false",
-    "train.checkpoint_every": 250,
-    "sft.prompt_weight": 0.3,
-    "sft.batch_tokens": 1280,
-}
+    **BOTH, "train.optimizer": "muon", "train.learning_rate": 8e-3, "train.warmup_updates": 100,
+    "sft.prompt_weight": 0.3, "sft.batch_tokens": 1280,
+}  # fmt: skip
 STAGES = (("short", "1,2", 40_000, "constant"), ("long", "1,2,3,3", 50_000, "linear"))
 """Name, grades in turn, rows, schedule. Small updates: to find what belongs to a name is learned by their number."""
 PRM = {
-    "train.learning_rate": 1e-3, "train.weight_decay": 0.01, "train.schedule": "cosine", "train.warmup_updates": 50,
-    "train.gradient_checkpointing": "false", "train.checkpoint_every": 250,
+    **BOTH, "train.learning_rate": 1e-3, "train.schedule": "cosine", "train.warmup_updates": 50,
     "prm.batch_tokens": 3072, "prm.test_share": 0.06, "prm.epochs": 2,
 }  # fmt: skip
 

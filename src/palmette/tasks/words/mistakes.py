@@ -107,9 +107,9 @@ def _other_relation(step: Step) -> Step | None:
 
 
 def _other_goal(problem: Problem, order: Sequence[Item], generator: random.Random) -> Iterator[WrongSolution]:
-    """Yield the solution with another quantity named in one of its goals, if it has goals: what follows looks for it.
+    """Yield the solution with another quantity named in one of its goals, if it has goals.
 
-    What is not calculated after it is not known where it is used: the lines go on with the right one all the same.
+    The lines after it go on as if the goal had named the right one, so that all of them are right.
     """
     goals = [place for place, item in enumerate(order) if isinstance(item, Goal)]
     if not goals:
