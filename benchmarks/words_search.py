@@ -181,13 +181,10 @@ def row(strategy: str, width: int, run: Run, rebase: Run, independent: Run) -> s
     )
 
 
-def main() -> None:
-    """Print one table for each width."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which models solve which questions."""
     parser.add_argument("--policy", required=True)
     parser.add_argument("--reward", required=True)
-    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--plain", action="store_true", help="one wording for each kind of fact and question")
@@ -195,9 +192,17 @@ def main() -> None:
     parser.add_argument("--prompt", default="{question}", help="give an empty one for the task's own")
     parser.add_argument("--total-tokens", type=int, default=600)
     parser.add_argument("--step-tokens", type=int, default=48)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+
+
+def main() -> None:
+    """Print one table for each width."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--pool", type=int, help="tokens that the KV pool holds at most: it evicts and computes again")
     parser.add_argument("--noise", type=float, default=0.0, help="deviation of an error added to the judge's logits")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     options.prompt = options.prompt or None
     with Searcher(strategy="ets", settings=settings_of(options), **limits(options)) as searcher:

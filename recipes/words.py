@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from palmette import SearchResult
+from palmette import Searcher, SearchResult, load_task
 from palmette.backends.backend import Message
 from palmette.tasks.words.check import check_solution
 from palmette.tasks.words.reading import read_problem
@@ -35,8 +35,28 @@ def labeled(messages: Sequence[Message], lines: Sequence[str], *, finished: bool
     return {"prompt": [dict(message) for message in messages], "completions": told, "labels": labels, "finished": ends}
 
 
-def labels_of(result: SearchResult) -> dict[str, Any] | None:
-    """Return the first solution of a search as a row with labels."""
-    leaf = result.leaves[0]
-    lines = [step.text for step in result.tree.steps(leaf.id)]
-    return labeled(result.question.messages, lines, finished=leaf.finished)
+def labels_of(results: Iterable[SearchResult]) -> Iterator[dict[str, Any]]:
+    """Yield every solution of the searches as a row with labels, those without a whole line left out."""
+    for result in results:
+        for leaf in result.leaves:
+            lines = [step.text for step in result.tree.steps(leaf.id)]
+            row = labeled(result.question.messages, lines, finished=leaf.finished)
+            if row is not None:
+                yield row
+
+
+def search(policy: Searcher, count: int, split: str, grade: int, seed: int) -> list[SearchResult]:
+    """Let a policy solve questions in plain words."""
+    return policy.search(
+        load_task("words", questions=count, split=split, grade=grade, seed=seed, generator={"plain": True})
+    )
+
+
+def tell_solved(policy: Searcher, count: int, grades: Iterable[int]) -> None:
+    """Print how often one solution is right, on test questions of each grade."""
+    for grade in grades:
+        results = search(policy, count, "test", grade, seed=0)
+        outcomes = [leaf.outcome == "correct" for result in results for leaf in result.leaves]
+        print(
+            f"policy: pass@1 {sum(outcomes) / len(outcomes):.3f} on {count} test questions of grade {grade}", flush=True
+        )

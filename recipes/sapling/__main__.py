@@ -3,52 +3,75 @@
 import argparse
 import os
 import subprocess
+from itertools import chain
 from pathlib import Path
 
+from palmette import Searcher
 from palmette.run.row_models import ADAPTER
 from recipes.commands import command, last_checkpoint
 from recipes.sapling.ship import ship
-from recipes.words import write_rows
+from recipes.seedling.rows import write
+from recipes.words import labels_of, search, tell_solved, write_rows
 
 SEED = 0
 BASE = "smollm2-135m"
-STAGES: tuple[tuple[str, int, str], ...] = (("1,2", 1600, "constant"), ("1,2,2", 6400, "linear"))
+GRADES = (1, 2)
+STAGES: tuple[tuple[str, int, str], ...] = (("1,2", 2000, "constant"), ("1,2,2", 2000, "linear"))
 """Grades in turn, solutions, schedule of the learning rate: easier first."""
 LORA = {
     "policy.dtype": "bfloat16",
     "train.method": "lora",
     "train.lora_rank": 16,
-    "train.learning_rate": 1e-3,
+    "train.learning_rate": 2.5e-3,
     "train.warmup_updates": 20,
     "train.gradient_checkpointing": "false",
-    "train.checkpoint_every": 25,
+    "train.checkpoint_every": 50,
 }
-SFT = {**LORA, "sft.batch_tokens": 2048}
-PRM = {**LORA, "prm.batch_tokens": 2048, "prm.test_share": 0.05, "train.schedule": "linear"}
+SFT = {**LORA, "sft.batch_tokens": 1536}
+PRM = {
+    **LORA, "train.learning_rate": 1e-3, "train.schedule": "linear",
+    "prm.batch_tokens": 1536, "prm.test_share": 0.1,
+}  # fmt: skip
 
 
 def main() -> None:
-    """Train the policy in two stages, then a reward model that begins as the policy, on right and wrong solutions."""
+    """Train the policy in two stages, then a reward model that begins as the policy, on its own solutions."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
-    parser.add_argument("--out", type=Path, default=Path("runs/sapling/models"))
+    parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/sapling"))
     parser.add_argument("--share", type=float, default=1.0, help="of the rows to train on")
-    parser.add_argument("--labeled", type=int, default=3000, help="solutions that the reward model learns from")
+    parser.add_argument(
+        "--samples", type=int, default=150, help="questions of each grade, of 4 solutions to be labeled"
+    )
+    parser.add_argument("--tested", type=int, default=50, help="test questions of each grade to measure with")
     options = parser.parse_args()
     runs, settings = options.runs, SFT
     for number, (grades, count, schedule) in enumerate(STAGES, 1):
         data, out = runs / f"stage-{number}.jsonl", runs / f"stage-{number}"
-        write_rows(data, grades, max(4, round(count * options.share)), "--solutions", "4", seed=number)
+        rows = max(4, round(count * options.share))
+        write_rows(data, grades, rows, "--plain-questions", "--solutions", "2", seed=number)
         train("sft", data, out, {**settings, "train.schedule": schedule})
         settings = {**SFT, "policy.adapter": last_checkpoint(out)}
     policy = last_checkpoint(runs / f"stage-{len(STAGES)}")
+    ship(policy, BASE, options.out / "sapling")
+
     steps = runs / "steps.jsonl"
-    labeled = max(20, round(options.labeled * options.share))
-    write_rows(steps, "1,2", labeled, "--kind", "prm", "--solutions", "3", seed=len(STAGES) + 1)
+    if not steps.exists():
+        with searcher_of(policy) as searcher:
+            tell_solved(searcher, options.tested, GRADES)
+            written = [
+                result for grade in GRADES for result in search(searcher, options.samples, "train", grade, seed=9)
+            ]
+        write(steps, labels_of(chain(*by_grade)))
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
-    ship(policy, BASE, options.out / "sapling")
     ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)
+
+
+def searcher_of(policy: Path) -> Searcher:
+    """Return a searcher that has the policy solve each question four times."""
+    settings = {"policy.adapter": str(policy), "policy.dtype": "bfloat16", "seed": SEED}
+    return Searcher(BASE, None, "best_of_n", settings=settings, width=4, total_tokens=400)
 
 
 def train(kind: str, data: Path, out: Path, settings: dict[str, object]) -> None:

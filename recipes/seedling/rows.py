@@ -40,8 +40,8 @@ def labeled(expression: str, lines: Sequence[str], *, finished: bool) -> dict[st
     return {"prompt": expression, "completions": told, "labels": labels, "finished": ends} if labels else None
 
 
-def write(path: Path, rows: Iterable[dict[str, Any]], count: int) -> Path:
-    """Write at most so many rows to a JSONL file; return its path."""
+def write(path: Path, rows: Iterable[dict[str, Any]], count: int | None = None) -> Path:
+    """Write rows, at most so many, to a JSONL file; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in islice(rows, count))

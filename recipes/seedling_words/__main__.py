@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from palmette import Searcher, SearchResult, load_task
-from recipes.commands import copy_model, last_checkpoint, solved, train
+from palmette import Searcher
+from recipes.commands import copy_model, last_checkpoint, train
 from recipes.seedling.rows import write
 from recipes.seedling_words.alphabet import alphabet
 from recipes.seedling_words.untrained import new_policy
-from recipes.words import labels_of, write_rows
+from recipes.words import labels_of, search, tell_solved, write_rows
 
 SEED = 0
 WIDTH, LAYERS = 128, 3
@@ -45,23 +45,13 @@ def main() -> None:
         train("sft", trained, data, runs / name, {**SFT, "train.schedule": schedule}, SEED)
         trained = last_checkpoint(runs / name)
     copy_model(trained, policy)
-    for grade in GRADES:
-        told = solved(search(policy, options.tested, "test", grade))
-        print(f"policy: pass@1 {told:.3f} on {options.tested} test questions of grade {grade}", flush=True)
-
-    written = [result for grade in GRADES for result in search(policy, options.samples, "train", grade, seed=9)]
-    labels = (row for result in written if (row := labels_of(result)) is not None)
-    steps = write(runs / "steps.jsonl", labels, len(written))
+    with Searcher(str(policy), None, settings={"seed": SEED}, width=1, total_tokens=700) as searcher:
+        tell_solved(searcher, options.tested, GRADES)
+    with Searcher(str(policy), None, settings={"seed": 9}, width=1, total_tokens=700) as searcher:
+        written = [result for grade in GRADES for result in search(searcher, options.samples, "train", grade, seed=9)]
+    steps = write(runs / "steps.jsonl", labels_of(written))
     train("train-prm", policy, steps, runs / "prm", PRM, SEED)  # It tells its AUC.
     copy_model(last_checkpoint(runs / "prm"), judge)
-
-
-def search(policy: Path, count: int, split: str, grade: int, seed: int = SEED) -> list[SearchResult]:
-    """Let a policy solve questions in plain words once each, at temperature 1."""
-    plain = {"plain": True}
-    task = load_task("words", questions=count, split=split, grade=grade, seed=seed, generator=plain)
-    with Searcher(str(policy), None, settings={"seed": seed}, width=1, total_tokens=700) as searcher:
-        return searcher.search(task)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from palmette import Searcher, load_task
 from palmette.tasks import ladder
 from palmette.tasks.words.generate import problems
 from palmette.tasks.words.solution import solve
@@ -88,6 +89,19 @@ def test_lines_of_word_problems_are_labeled_by_the_checker(
     row = words.labeled([{"role": "user", "content": PROBLEM}], lines, finished=finished)
     assert row is not None
     assert (row["labels"], row["finished"], len(row["completions"])) == (labels, ends, len(labels))
+
+
+def test_every_solution_of_a_search_becomes_a_row_with_labels() -> None:
+    task = load_task("words", questions=2, split="train", grade=1, generator={"plain": True})
+    with Searcher("seedling-words", None, "best_of_n", width=3, total_tokens=120) as searcher:
+        results = searcher.search(task)
+    rows = list(words.labels_of(results))
+    told = [result.tree.solution(leaf.id).split("\n") for result in results for leaf in result.leaves if leaf.finished]
+    assert [row["completions"] for row in rows if row["finished"]] == told and len(rows) == 6
+    assert all(len(row["labels"]) == len(row["completions"]) for row in rows)
+    assert {row["prompt"][-1]["content"] for row in rows} == {
+        result.question.messages[-1]["content"] for result in results
+    }
 
 
 def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
