@@ -59,9 +59,7 @@ def main() -> None:
     if not steps.exists():
         with searcher_of(policy) as searcher:
             tell_solved(searcher, options.tested, GRADES)
-            written = [
-                result for grade in GRADES for result in search(searcher, options.samples, "train", grade, seed=9)
-            ]
+            by_grade = [search(searcher, options.samples, "train", grade, seed=9) for grade in GRADES]
         write(steps, labels_of(chain(*by_grade)))
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
