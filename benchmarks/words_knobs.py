@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pupil_search import interval, right
-from benchmarks.words_search import Noisy, Run, add_options, limits, searched, settings_of
+from benchmarks.pupil_search import interval
+from benchmarks.words_runs import Run, add_options, limits, searched, settings_of
+from benchmarks.words_search import Noisy
 from palmette import Searcher
 from palmette.run.parts import Parts, load_backend
 from palmette.score.scorer import Embedder
@@ -84,14 +85,14 @@ GROUPS: dict[str, tuple[Knob, ...]] = {
 
 def row(knob: Knob, run: Run, rebase: Run) -> str:
     """Return a row of the table."""
-    votes, first = right(run.results), right(rebase.results)
+    votes, first = run.right(), rebase.right()
     low, high = interval([one - other for one, other in zip(votes, first, strict=True)])
     change = statistics.fmean(votes) - statistics.fmean(first)
-    held = run.mean("mean_kv_tokens")
+    held = run.mean("held")
     return (
         f"| {knob.strategy} | {knob.title} | {statistics.fmean(votes):.3f} | {change:+.3f} ({low:+.3f} to {high:+.3f}) "
-        f"| {held:,.0f} | {rebase.mean('mean_kv_tokens') / held:.2f} | {run.mean('tokens'):,.0f} "
-        f"| {len(run.results) / run.seconds:.2f} |"
+        f"| {held:,.0f} | {rebase.mean('held') / held:.2f} | {run.mean('tokens'):,.0f} "
+        f"| {len(run.answers) / run.seconds:.2f} |"
     )
 
 
@@ -102,7 +103,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     options = parser.parse_args()
-    options.prompt = options.prompt or None
     print(f"width {options.width}, {len(options.seeds)} x {options.questions} questions of grade {options.grade}\n")
     print("| strategy | | weighted | against REBASE | KV held, mean | REBASE's mean / this | tokens | questions/s |")
     print("|---|---|---:|---|---:|---:|---:|---:|", flush=True)
@@ -120,13 +120,21 @@ def main() -> None:
                     backend = load_backend(policy) if knob.temperature != 1 else loaded.backend
                     scorer = Noisy(loaded.scorer, knob.noise) if knob.noise else loaded.scorer
                     parts = Parts(backend, scorer, embedder)
-                    base = searched(parts, "rebase", options.width, options)
-                    bases[at] = parts, base
-                    print(row(replace(knob, strategy="rebase", settings=()), base, base), flush=True)
+                    plain = replace(knob, strategy="rebase", settings=())
+                    bases[at] = parts, answers(plain, parts, options)
+                    print(row(plain, bases[at][1], bases[at][1]), flush=True)
                 parts, base = bases[at]
-                given = copy.copy(options)
-                given.set = [*options.set, *knob.settings]
-                print(row(knob, searched(parts, knob.strategy, options.width, given), base), flush=True)
+                print(row(knob, answers(knob, parts, options), base), flush=True)
+
+
+def answers(knob: Knob, parts: Parts, options: argparse.Namespace) -> Run:
+    """Return the answers with a knob set, in a folder of its own."""
+    given = copy.copy(options)
+    given.set = [*options.set, *knob.settings]
+    if options.runs:
+        given.runs = options.runs / knob.title.replace(" ", "_")
+        given.runs.mkdir(parents=True, exist_ok=True)
+    return searched(lambda: parts, knob.strategy, options.width, given)
 
 
 if __name__ == "__main__":
