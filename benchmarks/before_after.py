@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.pupil_search import interval, right
 from palmette import Searcher, load_task
 from recipes.commands import last_checkpoint
@@ -40,10 +42,15 @@ def trained(kind: str, options: argparse.Namespace) -> Path:
         "train.method": options.method, "seed": options.seed, **ROLLOUTS[kind],
     }  # fmt: skip
     settings = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
-    more = [part for pair in options.train for part in ("--set", pair)]
+    more = [part for pair in (*options.set, *options.train) for part in ("--set", pair)]
     out = options.runs / kind
     subprocess.run([sys.executable, "-m", "palmette", "train", "--out", str(out), *settings, *more], check=True)
     return last_checkpoint(out)
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of `--set`."""
+    return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in options.set)}
 
 
 def spent(run: Path) -> tuple[int, float]:
@@ -65,8 +72,15 @@ def measured(policy: str, reward: str, strategy: str, width: int, options: argpa
         grade=options.grade,
         generator={"plain": options.plain},
     )
+    adapter = Path(policy) / "adapter_config.json"
     with Searcher(
-        policy, reward, strategy, seed=options.seed, width=width, total_tokens=options.total_tokens
+        options.policy if adapter.is_file() else policy,
+        reward,
+        strategy,
+        seed=options.seed,
+        settings={"policy.adapter": policy, **given(options)} if adapter.is_file() else given(options),
+        width=width,
+        total_tokens=options.total_tokens,
     ) as searcher:
         searcher.load()
         began = time.perf_counter()
@@ -146,6 +160,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--train-questions", type=int, default=16, help="questions of an update")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of training and searches")
     parser.add_argument("--train", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of the training")
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--total-tokens", type=int, default=400)
