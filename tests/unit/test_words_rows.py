@@ -30,7 +30,10 @@ def rows_of(path: Path, *flags: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("flags", [(), ("--style", "quoting"), ("--style", "goals"), ("--plain", "--style", "goals")])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--style", "quoting"), ("--style", "goals"), ("--plain", "--style", "goals"), ("--style", "quoted-goals")],
+)
 def test_rows_of_solutions_are_read_by_sft_and_are_right(tmp_path: Path, flags: tuple[str, ...]) -> None:
     rows_of(tmp_path / "sft.jsonl", "--rows", "24", "--grades", "1,3,2", "--seed", "4", *flags)
     read = list(read_conversations(tmp_path / "sft.jsonl"))
@@ -78,7 +81,7 @@ def test_other_options_of_the_generator_are_refused(generator: dict[str, object]
         load_task("words", questions=1, generator=generator)
 
 
-@pytest.mark.parametrize("flags", [(), ("--style", "quoting"), ("--style", "goals")])
+@pytest.mark.parametrize("flags", [(), ("--style", "quoting"), ("--style", "goals"), ("--style", "quoted-goals")])
 def test_rows_of_labels_are_read_by_train_prm_and_agree_with_the_checker(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

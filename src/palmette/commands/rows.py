@@ -30,7 +30,10 @@ def rows(
     ] = False,
     style: Annotated[
         str,
-        typer.Option(help="told: calculations. quoting: each after its fact. goals: from the question backwards."),
+        typer.Option(
+            help="told: calculations. quoting: each after its fact. goals: from the question backwards. "
+            "quoted-goals: both."
+        ),
     ] = "told",
     prompt: Annotated[str | None, typer.Option(help="Prompt with {question}, as task.prompt.")] = None,
 ) -> None:

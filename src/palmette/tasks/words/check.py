@@ -61,7 +61,7 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
     if said.quoted is not None and said.quoted not in problem.facts:
         return Check("no", "quotes what is not in the facts"), state
     if said.quoted is not None and said.target != said.quoted.target:
-        return Check("no", "calculates another quantity than the fact it quotes"), state
+        return Check("no", "speaks of another quantity than the fact it quotes"), state
     if said.kind == "value":
         return _check_value(problem, state, said)
     if said.kind == "goal":

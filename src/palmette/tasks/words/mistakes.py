@@ -47,7 +47,7 @@ def wrong_solutions(problem: Problem, generator: random.Random, style: Style = "
     for mistake in generator.sample(MISTAKES, len(MISTAKES)):
         order = items_of(problem, generator, style)
         if mistake == "goal":
-            yield from _other_goal(problem, order, generator)
+            yield from _other_goal(problem, order, generator, style)
             continue
         calculated = [place for place, item in enumerate(order) if not isinstance(item, Goal)]
         if mistake == "skipped":
@@ -106,7 +106,9 @@ def _other_relation(step: Step) -> Step | None:
     return None if result is None or len(step.left) > 2 else replace(step, kind=kind, result=result)
 
 
-def _other_goal(problem: Problem, order: Sequence[Item], generator: random.Random) -> Iterator[WrongSolution]:
+def _other_goal(
+    problem: Problem, order: Sequence[Item], generator: random.Random, style: Style
+) -> Iterator[WrongSolution]:
     """Yield the solution with another quantity named in one of its goals, if it has goals.
 
     The lines after it go on as if the goal had named the right one, so that all of them are right.
@@ -122,7 +124,7 @@ def _other_goal(problem: Problem, order: Sequence[Item], generator: random.Rando
     ]
     if others:
         changed = [*order[:place], replace(goal, operand=generator.choice(others)), *order[place + 1 :]]
-        lines = [tell_item(problem, item, generator, style="goals") for item in changed]
+        lines = [tell_item(problem, item, generator, style=style) for item in changed]
         yield WrongSolution((*lines, tell_answer(problem.answer)), place, "goal")
 
 

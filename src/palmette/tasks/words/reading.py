@@ -70,7 +70,7 @@ _LINES = Forms[_Told](_line_forms())
 
 
 def read_line(line: str) -> Line | None:
-    """Return what a line says, or None if it is no sentence of a solution: a calculation, or FACT: CALCULATION."""
+    """Return what a line says: a calculation or a goal, alone or after `FACT:`. None if it is no such sentence."""
     found = _LINES.read(line)
     if found is None:
         return _read_quoting(line)
@@ -86,7 +86,7 @@ def _read_quoting(line: str) -> Line | None:
     quoted, mark, rest = line.partition(":")
     fact = _FACTS.read(quoted) if mark else None
     said = read_line(rest) if fact is not None and ":" not in rest else None
-    return None if said is None or said.kind in ("goal", "answer") else replace(said, quoted=_fact(quoted))
+    return None if said is None or said.kind == "answer" else replace(said, quoted=_fact(quoted))
 
 
 def _named(slots: dict[str, Any]) -> tuple[Named, ...]:

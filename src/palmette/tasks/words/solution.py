@@ -8,9 +8,12 @@ from typing import Literal
 from palmette.tasks.words.problem import SIGNS, Problem, Quantity, Sign, calculate, left_side
 from palmette.tasks.words.telling import Step, tell_answer, tell_goal, tell_step
 
-Style = Literal["told", "quoting", "goals"]
+Style = Literal["told", "quoting", "goals", "quoted-goals"]
 """How solutions are written: a calculation on each line; after the fact that it uses; from the question backwards,
-with a line for each quantity that has to be found first."""
+with a line for each quantity that has to be found first; the same with every line after the fact that it uses."""
+
+QUOTING: tuple[Style, ...] = ("quoting", "quoted-goals")
+LEADING_BACK: tuple[Style, ...] = ("goals", "quoted-goals")
 
 GOES_ON = 0.9
 """How often the next line of a quoting solution uses the result of the line before, if one can."""
@@ -32,7 +35,8 @@ def solve(problem: Problem, generator: random.Random, plain: bool = False, style
     """Return the lines of a solution; every order that is right may come, and every wording unless it is `plain`.
 
     With `quoting` each line begins with the fact that it uses, and most go on from the line before where they can. With
-    `goals` the way leads back from what is asked: a line says what is needed before it is found.
+    `goals` the way leads back from what is asked: a line says what is needed before it is found. `quoted-goals` does
+    both.
     """
     items = items_of(problem, generator, style)
     return (*(tell_item(problem, item, generator, plain, style) for item in items), tell_answer(problem.answer))
@@ -40,7 +44,7 @@ def solve(problem: Problem, generator: random.Random, plain: bool = False, style
 
 def items_of(problem: Problem, generator: random.Random, style: Style) -> list[Item]:
     """Return what the lines of a solution are about, operands first; last comes None for a total or a gap."""
-    if style == "goals":
+    if style in LEADING_BACK:
         return _from_goals(problem, generator)
     return list(random_order(problem, generator, GOES_ON if style == "quoting" else 0.0))
 
@@ -66,16 +70,20 @@ def tell_item(
 ) -> str:
     """Return the line of a solution that is about this."""
     if isinstance(item, Goal):
-        return tell_goal(generator, item.target, item.operand, plain)
+        return tell_goal(generator, item.target, item.operand, plain, _quoted(problem, item.target, style))
     return tell_calculation(problem, step_of(problem, item, problem.values), generator, plain, style)
 
 
 def tell_calculation(
     problem: Problem, step: Step, generator: random.Random, plain: bool = False, style: Style = "told"
 ) -> str:
-    """Return a line that calculates; in the style `quoting` it begins with the fact that defines what it calculates."""
-    quoted = problem.sentences[step.target] if style == "quoting" and step.target is not None else None
-    return tell_step(generator, step, plain, quoted)
+    """Return a line that calculates; in styles that quote it begins with the fact that defines what it calculates."""
+    return tell_step(generator, step, plain, _quoted(problem, step.target, style))
+
+
+def _quoted(problem: Problem, target: Quantity | None, style: Style) -> str | None:
+    """Return the fact that a line about this quantity begins with, None for none."""
+    return problem.sentences[target] if style in QUOTING and target is not None else None
 
 
 def operands_of(problem: Problem, quantity: Quantity | None) -> Sequence[Quantity]:

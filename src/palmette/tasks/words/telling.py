@@ -46,16 +46,22 @@ def tell_ask(generator: random.Random, ask: Ask, plain: bool = False) -> str:
 
 def tell_step(generator: random.Random, step: Step, plain: bool = False, quoted: str | None = None) -> str:
     """Return a line of a solution; with a fact to be `quoted` the line begins with it: FACT: CALCULATION."""
+    forms = (wordings.TOLD if quoted is None else wordings.QUOTED)[step.kind]
+    return _after(quoted, _chosen(generator, _lines(step, forms), plain))
+
+
+def tell_goal(
+    generator: random.Random, target: Quantity, operand: Quantity, plain: bool = False, quoted: str | None = None
+) -> str:
+    """Return the line which says that an operand has to be found before the target, after a fact to be `quoted`."""
+    return _after(quoted, fill(_chosen(generator, wordings.GOALS, plain), _slots((target, operand))))
+
+
+def _after(quoted: str | None, line: str) -> str:
     if quoted is None:
-        return _chosen(generator, _lines(step, wordings.TOLD[step.kind]), plain)
-    line = _chosen(generator, _lines(step, wordings.QUOTED[step.kind]), plain)
+        return line
     is_name = line.split()[0] in PEOPLE
     return f"{quoted}: {line if is_name else line[0].lower() + line[1:]}"
-
-
-def tell_goal(generator: random.Random, target: Quantity, operand: Quantity, plain: bool = False) -> str:
-    """Return the line which says that an operand has to be found before the target."""
-    return fill(_chosen(generator, wordings.GOALS, plain), _slots((target, operand)))
 
 
 def all_lines(step: Step) -> list[str]:
