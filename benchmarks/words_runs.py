@@ -4,7 +4,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,10 @@ class Run:
 
 
 def searched(load: Callable[[], Parts], strategy: str, width: int, options: argparse.Namespace) -> Run:
-    """Search the questions of all seeds; with `--runs` those that a file there does not have yet."""
+    """Search the questions of all seeds; with `--runs` those that a file there does not have yet.
+
+    Behind its name a strategy may have settings of its own: `ets:lambda_diversity=0,lambda_kv=2`.
+    """
     answers: list[Answered] = []
     for seed in options.seeds:
         task = questions(seed, options)
@@ -87,10 +90,9 @@ def searched(load: Callable[[], Parts], strategy: str, width: int, options: argp
 def _searched(
     parts: Parts, strategy: str, width: int, seed: int, task: Task, options: argparse.Namespace
 ) -> Iterator[Answered]:
-    given = settings_of(options)
-    with Searcher(
-        strategy=strategy, seed=seed, width=width, settings=given, parts=parts, **limits(options)
-    ) as searcher:
+    name, *own = strategy.replace(":", ",").split(",")
+    given = {**settings_of(options), **_parsed(f"search.{pair}" for pair in own)}
+    with Searcher(strategy=name, seed=seed, width=width, settings=given, parts=parts, **limits(options)) as searcher:
         began = time.perf_counter()
         for result in searcher.stream(task):
             now = time.perf_counter()
@@ -136,8 +138,12 @@ def _stored(path: Path | None) -> Iterator[Answered]:
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that were given by `--set`, over those of the models."""
-    given = {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in options.set)}
-    return {"policy.model": options.policy, "reward.model": options.reward, "task.name": "words", **given}
+    named = {"policy.model": options.policy, "reward.model": options.reward, "task.name": "words"}
+    return {**named, **_parsed(options.set)}
+
+
+def _parsed(pairs: Iterable[str]) -> dict[str, Any]:
+    return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def limits(options: argparse.Namespace) -> dict[str, Any]:

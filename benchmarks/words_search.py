@@ -160,7 +160,7 @@ def main() -> None:
 
 def order(strategy: str) -> int:
     """Return the place of a strategy in the table."""
-    return STRATEGIES.index(strategy)
+    return STRATEGIES.index(strategy.partition(":")[0])
 
 
 if __name__ == "__main__":
