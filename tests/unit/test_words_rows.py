@@ -65,6 +65,11 @@ def test_plain_questions_are_those_of_the_task_and_have_solutions_in_all_wording
     ]
     assert asked[0] < asked[1]
     beginnings = {line.split()[0] for row in read for line in row.messages[1]["content"].split("\n")}
+    rows_of(tmp_path / "prm.jsonl", "--kind", "prm", "--rows", "120", "--grades", "2", "--seed", "3", "--plain-questions")
+    labeled = read_labeled_steps(tmp_path / "prm.jsonl")
+    assert list(dict.fromkeys(row.prompt[0]["content"] for row in labeled)) == [
+        question.messages[0]["content"] for question in plain.questions
+    ]
     rows_of(tmp_path / "all.jsonl", "--rows", "40", "--grades", "2", "--seed", "3", "--plain")
     fewer = {
         line.split()[0]
@@ -146,7 +151,6 @@ def test_right_and_wrong_steps_are_both_common() -> None:
         (["--prompt", "no place"], "must contain {question}"),
         (["--prompt", ""], "must contain {question}"),
         (["--kind", "prm", "--plain"], "--plain is for --kind sft"),
-        (["--kind", "prm", "--plain-questions"], "--plain is for --kind sft"),
     ],
 )
 def test_wrong_flags_are_told_and_nothing_is_written(tmp_path: Path, flags: list[str], said: str) -> None:

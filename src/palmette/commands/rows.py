@@ -26,7 +26,7 @@ def rows(
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="One wording for each kind of sentence (sft).")] = False,
     plain_questions: Annotated[
-        bool, typer.Option("--plain-questions", help="The same in questions alone (sft): task.generator={plain: true}.")
+        bool, typer.Option("--plain-questions", help="The same in questions alone: task.generator={plain: true}.")
     ] = False,
     style: Annotated[
         str,
@@ -53,15 +53,15 @@ def rows(
     if prompt is not None and "{question}" not in prompt:
         raise ConfigError("--prompt must contain {question}, which is replaced by the question")
     form = read_format("words", TaskSettings(name="words", prompt=prompt))
-    if (plain or plain_questions) and kind == "prm":
+    if plain and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
     asked = _grades(grades), cast("Split", split), seed, form
     written = cast("Style", style)
+    told: Plain = "all" if plain else "questions" if plain_questions else "nothing"
     if kind == "sft":
-        told: Plain = "all" if plain else "questions" if plain_questions else "nothing"
         made = solution_rows(*asked, solutions or 1, told, written)
     else:
-        made = labeled_rows(*asked, solutions or 2, written)
+        made = labeled_rows(*asked, solutions or 2, told, written)
     _write(file, islice(made, count))
     print(f"{count} rows in {file}")
 

@@ -48,13 +48,19 @@ def solution_rows(
 
 
 def labeled_rows(
-    grades: Sequence[int], split: Split, seed: int, form: Format, wrong: int = 2, style: Style = "told"
+    grades: Sequence[int],
+    split: Split,
+    seed: int,
+    form: Format,
+    wrong: int = 2,
+    plain: Plain = "nothing",
+    style: Style = "told",
 ) -> Iterator[dict[str, Any]]:
     """Yield rows in TRL's format without end: to each question a right solution and up to so many wrong ones.
 
-    A step's label is true if the checker says that it follows.
+    A step's label is true if the checker says that it follows. Solutions are told in all wordings.
     """
-    for problem, generator in _questions(grades, split, seed):
+    for problem, generator in _questions(grades, split, seed, plain != "nothing"):
         written = [solve(problem, generator, style=style)]
         written += [solution.lines for solution in islice(wrong_solutions(problem, generator, style), wrong)]
         for lines in written:
