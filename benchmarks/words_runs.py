@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -129,7 +130,10 @@ def kept(result: SearchResult, seconds: float) -> Answered:
 def _stored(path: Path | None) -> Iterator[Answered]:
     if path is None or not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    whole = path.read_bytes()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    os.truncate(path, len(whole))  # A process that was killed may have written half a line.
+    for line in whole.decode().splitlines():
         fields = json.loads(line)
         ballots = tuple(Ballot(**ballot) for ballot in fields.pop("ballots"))
         steps = tuple((score, label) for score, label in fields.pop("steps"))

@@ -65,7 +65,9 @@ def test_plain_questions_are_those_of_the_task_and_have_solutions_in_all_wording
     ]
     assert asked[0] < asked[1]
     beginnings = {line.split()[0] for row in read for line in row.messages[1]["content"].split("\n")}
-    rows_of(tmp_path / "prm.jsonl", "--kind", "prm", "--rows", "120", "--grades", "2", "--seed", "3", "--plain-questions")
+    rows_of(
+        tmp_path / "prm.jsonl", "--kind", "prm", "--rows", "120", "--grades", "2", "--seed", "3", "--plain-questions"
+    )
     labeled = read_labeled_steps(tmp_path / "prm.jsonl")
     assert list(dict.fromkeys(row.prompt[0]["content"] for row in labeled)) == [
         question.messages[0]["content"] for question in plain.questions
