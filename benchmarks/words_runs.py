@@ -79,6 +79,8 @@ def searched(load: Callable[[], Parts], strategy: str, width: int, options: argp
         known = {answered.question: answered for answered in _stored(path)}
         left = [question for question in task.questions if question.id not in known]
         if left:
+            if path and path.exists():
+                os.truncate(path, len(_whole_lines(path)))
             for answered in _searched(load(), strategy, width, seed, Task(task.name, tuple(left), task.judge), options):
                 known[answered.question] = answered
                 if path:
@@ -130,14 +132,17 @@ def kept(result: SearchResult, seconds: float) -> Answered:
 def _stored(path: Path | None) -> Iterator[Answered]:
     if path is None or not path.exists():
         return
-    whole = path.read_bytes()
-    whole = whole[: whole.rfind(b"\n") + 1]
-    os.truncate(path, len(whole))  # A process that was killed may have written half a line.
-    for line in whole.decode().splitlines():
+    for line in _whole_lines(path).decode().splitlines():
         fields = json.loads(line)
         ballots = tuple(Ballot(**ballot) for ballot in fields.pop("ballots"))
         steps = tuple((score, label) for score, label in fields.pop("steps"))
         yield Answered(**{**fields, "ballots": ballots, "steps": steps, "right": tuple(fields["right"])})
+
+
+def _whole_lines(path: Path) -> bytes:
+    """Return what a file has without the half line that a process which was killed may have left."""
+    told = path.read_bytes()
+    return told[: told.rfind(b"\n") + 1]
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
