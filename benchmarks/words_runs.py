@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def searched(load: Callable[[], Parts], strategy: str, width: int, options: argp
         if left:
             if path and path.exists():
                 os.truncate(path, len(_whole_lines(path)))
-            for answered in _searched(load(), strategy, width, seed, Task(task.name, tuple(left), task.judge), options):
+            for answered in _searched(load(), strategy, width, seed, replace(task, questions=tuple(left)), options):
                 known[answered.question] = answered
                 if path:
                     with path.open("a", encoding="utf-8") as file:

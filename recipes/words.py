@@ -10,15 +10,16 @@ from palmette import Searcher, SearchResult, load_task
 from palmette.backends.backend import Message
 from palmette.tasks.words.check import check_solution
 from palmette.tasks.words.reading import read_problem
+from palmette.tasks.words.solution import Style
 from recipes.commands import whole_lines
 
 
-def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int) -> Path:
-    """Write rows of solutions that lead back from the question, unless they are there; return the path."""
+def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int, style: Style = "goals") -> Path:
+    """Write rows of solutions to plain questions that lead back from what is asked, unless they are there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        given = ["--grades", grades, "--rows", str(count), "--seed", str(seed), "--style", "goals", *flags]
-        subprocess.run([sys.executable, "-m", "palmette", "rows", str(path), *given], check=True)
+        given = ["--grades", grades, "--rows", str(count), "--seed", str(seed), "--style", style, "--plain-questions"]
+        subprocess.run([sys.executable, "-m", "palmette", "rows", str(path), *given, *flags], check=True)
     return path
 
 

@@ -41,7 +41,7 @@ def main() -> None:
     new_policy(tokenizer, SEED, WIDTH, LAYERS).save_pretrained(trained)
     tokenizer.save_pretrained(trained)
     for seed, (name, grades, rows, schedule) in enumerate(STAGES, 1):
-        data = write_rows(runs / f"{name}.jsonl", grades, round(rows * options.share), "--plain-questions", seed=seed)
+        data = write_rows(runs / f"{name}.jsonl", grades, round(rows * options.share), seed=seed)
         train("sft", trained, data, runs / name, {**SFT, "train.schedule": schedule}, SEED)
         trained = last_checkpoint(runs / name)
     copy_model(trained, policy)
