@@ -1,5 +1,8 @@
 import random
+from fractions import Fraction
+from functools import reduce
 from itertools import islice
+from operator import add, mul, sub, truediv
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from palmette.tasks.words.generate import problems
 from palmette.tasks.words.solution import solve
 from palmette.train.supervised.measures import auc
 from recipes import words
+from recipes.sapling.sums import sums
 from recipes.seedling.rows import labeled, solutions
 from recipes.seedling.untrained import new_policy
 from recipes.seedling_words import untrained
@@ -102,6 +106,21 @@ def test_every_solution_of_a_search_becomes_a_row_with_labels() -> None:
     assert {row["prompt"][-1]["content"] for row in rows} == {
         result.question.messages[-1]["content"] for result in results
     }
+
+
+def test_sums_are_right_and_their_prompt_has_the_left_sides() -> None:
+    rows = list(islice(sums(0), 30))
+    assert rows == list(islice(sums(0), 30)) != list(islice(sums(1), 30))
+    signs = set()
+    for row in rows:
+        pairs = [line.split("=") for line in row["completion"].split("\n")]
+        assert [left for left, _ in pairs] == row["prompt"].split() and len(pairs) == 12
+        for left, result in pairs:
+            sign = next(sign for sign in "+-*/" if sign in left)
+            numbers = [Fraction(number) for number in left.split(sign)]
+            assert reduce({"+": add, "-": sub, "*": mul, "/": truediv}[sign], numbers) == int(result)
+            signs.add(sign)
+    assert signs == set("+-*/")
 
 
 def test_words_and_numbers_are_tokens_and_nothing_of_a_text_is_lost() -> None:
