@@ -1,6 +1,7 @@
 """`python -m recipes.sapling`: SmolLM2 learns to solve `words` and to judge its steps, by palmette's own commands."""
 
 import argparse
+import json
 import os
 import subprocess
 from itertools import chain
@@ -17,7 +18,7 @@ from recipes.words import labels_of, search, tell_solved, write_rows
 SEED = 0
 BASE = "smollm2-135m"
 GRADES = (1, 2)
-STAGES: tuple[tuple[str, int, int, str], ...] = (("1,2", 650, 0, "constant"), ("1,2,2", 720, 1400, "linear"))
+STAGES: tuple[tuple[str, int, int, str], ...] = (("1,2", 650, 0, "constant"), ("1,2,2", 640, 1000, "linear"))
 """Grades in turn, solutions, rows of sums, schedule of the learning rate. Most of what it got wrong was arithmetic."""
 LORA = {
     "policy.dtype": "bfloat16",
@@ -30,17 +31,22 @@ LORA = {
 }
 SFT = {**LORA, "sft.batch_tokens": 1536}
 PRM = {
-    **LORA, "train.learning_rate": 1e-3, "train.schedule": "linear", "prm.batch_tokens": 1536, "prm.test_share": 0.1,
+    **LORA, "train.learning_rate": 1e-3, "train.warmup_updates": 10, "train.schedule": "linear",
+    "prm.batch_tokens": 1536, "prm.test_share": 0.1,
 }  # fmt: skip
 
 
 def main() -> None:
-    """Train the policy in two stages, then a reward model that begins as the policy, on its own solutions."""
+    """Train the policy in two stages, then a reward model that begins as the policy, on solutions with labels.
+
+    These are the policy's own, and made ones with plausible mistakes.
+    """
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/sapling"))
     parser.add_argument("--share", type=float, default=1.0, help="of the rows to train on")
-    parser.add_argument("--samples", type=int, default=60, help="questions of each grade, 4 solutions each")
+    parser.add_argument("--samples", type=int, default=20, help="questions of each grade, 4 solutions each")
+    parser.add_argument("--made", type=int, default=201, help="made solutions, right and wrong, that are labeled too")
     parser.add_argument("--tested", type=int, default=50, help="test questions of each grade to measure with")
     options = parser.parse_args()
     runs, settings = options.runs, SFT
@@ -62,7 +68,11 @@ def main() -> None:
         with searcher_of(policy) as searcher:
             tell_solved(searcher, options.tested, GRADES)
             by_grade = [search(searcher, options.samples, "train", grade, seed=9) for grade in GRADES]
-        write(steps, labels_of(chain(*by_grade)))
+        made = write_rows(
+            runs / "made.jsonl", "1,2,2", options.made, "--kind", "prm", seed=len(STAGES) + 1, style="quoted-goals"
+        )
+        wrong = map(json.loads, made.read_text(encoding="utf-8").splitlines())
+        write(steps, chain(labels_of(chain(*by_grade)), wrong))
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
     ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)

@@ -78,7 +78,8 @@ _numbers = count(1)
 
 
 MODEL_NAMES = (
-    "seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm", "smollm2-135m", "minilm",
+    "seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm", "sapling",
+    "sapling-prm", "smollm2-135m", "minilm",
 )  # fmt: skip
 """The models of the zoo: where a model is named, no installed part takes their place."""
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.pages import ROOT
 
-SHIPPED = {"seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm"}
+MODELS = {"seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm"}
+ADAPTERS = {"sapling", "sapling-prm"}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,8 @@ def test_the_wheel_holds_code_weights_and_data_and_nothing_else(built: Path) -> 
         "palmette/report/page.html",
         "palmette/report/page.css",
         "palmette/report/page.js",
-        *(f"palmette/zoo/{model}/model.safetensors" for model in SHIPPED),
+        *(f"palmette/zoo/{model}/model.safetensors" for model in MODELS),
+        *(f"palmette/zoo/{model}/adapter_model.safetensors" for model in ADAPTERS),
     ):
         assert needed in names
 
@@ -104,7 +106,7 @@ def test_palmette_comes_from_the_wheel_and_the_repository_is_out_of_reach(python
 def test_the_command_is_installed_and_lists_the_shipped_models(python: Path, tmp_path: Path) -> None:
     listed = json.loads(run(python.with_name("palmette"), tmp_path, ["models", "--json"]))
     shipped = {card["name"] for card in listed if card["source"] == "palmette" and card["present"]}
-    assert shipped == SHIPPED
+    assert shipped == MODELS | ADAPTERS
 
 
 def test_a_search_with_the_shipped_models_leaves_a_report(python: Path, tmp_path: Path) -> None:

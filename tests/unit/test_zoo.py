@@ -120,7 +120,9 @@ def test_a_header_that_lies_about_a_tensor_is_damaged(tmp_path: Path, lie: dict[
 # --- catalog
 
 
-SHIPPED = ("seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm")
+SHIPPED = (
+    "seedling", "seedling-ripe", "seedling-prm", "seedling-words", "seedling-words-prm", "sapling", "sapling-prm",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -133,7 +135,14 @@ def test_shipped_weights_are_those_of_their_checksum(name: str) -> None:
 def test_the_catalog_lists_every_name_once_installed_or_not() -> None:
     cards = catalog()
     assert [card.name for card in cards] == [*SHIPPED, "smollm2-135m", "minilm"]
-    assert [card.role for card in cards] == ["policy", "reward", "reward", "policy", "reward", "policy", "embedder"]
+    assert [card.role for card in cards] == [
+        "policy",
+        "reward",
+        "reward",
+        *["policy", "reward"] * 2,
+        "policy",
+        "embedder",
+    ]
     for card in cards:
         assert card.license
         assert (card.bytes is not None) == card.present
@@ -241,7 +250,7 @@ def test_a_name_is_checked_for_its_role() -> None:
         check_model_name(name, role)  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError,
-        match="its role is policy. Try seedling-ripe or seedling-prm or seedling-words-prm, or let it score with",
+        match="its role is policy. Try seedling-ripe or seedling-prm or seedling-words-prm or sapling-prm, or let it",
     ):
         check_model_name("smollm2-135m", "reward")
     check_model_name("smollm2-135m", "reward", by_likelihood=True)

@@ -17,8 +17,8 @@ from palmette.settings.values import (
     off_in_yaml,
 )
 
-PARTNERS = {"seedling": "seedling-ripe", "seedling-words": "seedling-words-prm"}
-FORMATS = {"seedling": "ladder", "seedling-words": "words"}
+PARTNERS = {"seedling": "seedling-ripe", "seedling-words": "seedling-words-prm", "sapling": "sapling-prm"}
+FORMATS = {"seedling": "ladder", "seedling-words": "words", "sapling": "words"}
 """How questions of one's own are put to policies that were trained on one form of them; to others as mathematics."""
 
 LIKELIHOODS = ("likelihood", "likelihood_gain")

@@ -72,6 +72,14 @@ def _shipped(name: str, role: Role, digest: str) -> Entry:
     return Entry(name, role, "Apache-2.0", "palmette", f"{name}/model.safetensors", sha256=digest)
 
 
+def _adapter(name: str, role: Role, digest: str) -> Entry:
+    """Return an adapter of SmolLM2 in this package, which is merged with it when first used."""
+    weights, parameters = f"{name}/adapter_model.safetensors", 134_515_008
+    return Entry(
+        name, role, "Apache-2.0", "palmette", weights, parameters=parameters, sha256=digest, base="smollm2-135m"
+    )
+
+
 ENTRIES = {
     entry.name: entry
     for entry in (
@@ -80,6 +88,8 @@ ENTRIES = {
         _shipped("seedling-prm", "reward", "dc20e26701e2842a28cbe686fb195ec8c871dc491d26dbbddee32d47a9344eb6"),
         _shipped("seedling-words", "policy", "266eab8922cf39e9191b274627d14976c643932bcb329ec6a340e8f6826cc7ba"),
         _shipped("seedling-words-prm", "reward", "871dd3198c3ca3db53c726b425391fd356e40223b18e44ecf1fd04089b0601ce"),
+        _adapter("sapling", "policy", "51eba8c2f51ea2250fb6ea6ac8c96a5a5faab3effa5d0e43032ab23c7d9b8786"),
+        _adapter("sapling-prm", "reward", "28e75a84c0562724635ced07f3f09df5abd6410f0daa39f15a2844e402877f03"),
         Entry(
             "smollm2-135m",
             "policy",
