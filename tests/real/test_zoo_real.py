@@ -4,16 +4,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from palmette.settings import TaskSettings
+from palmette.tasks.task import read_format
+from palmette.tasks.words.rows import solution_rows
 from palmette.zoo import cache
 from palmette.zoo.catalog import ENTRIES, catalog
 from palmette.zoo.folder import read_header
-from palmette.zoo.load import load_embedder, load_policy
+from palmette.zoo.load import load_embedder, load_policy, load_reward
 from tests.command import palmette
 
 SMOLLM2 = ENTRIES["smollm2-135m"]
@@ -69,6 +73,23 @@ def test_a_second_use_converts_nothing_and_says_nothing(converted: Path, capfd: 
     after = (converted / "model.safetensors").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert capfd.readouterr() == ("", "")
+
+
+@needs_smollm2
+def test_the_saplings_are_merged_with_smollm2_and_know_word_problems(loaded: tuple[Any, Any]) -> None:
+    asked_as = read_format("words", TaskSettings(name="words"))
+    (row,) = islice(solution_rows([2], "test", 3, asked_as, 1, "questions", "quoted-goals"), 1)
+    sapling, tokenizer = load_policy("sapling")
+    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False)
+    told = tokenizer.encode(row["completion"], add_special_tokens=False)
+
+    def loss(model: Any) -> float:
+        logs = model(torch.tensor([[*prompt, *told]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        return -float(logs[range(len(told)), told].mean())
+
+    assert loss(sapling) < 0.3 < 1 < loss(loaded[0])
+    judge, _ = load_reward("sapling-prm")
+    assert judge.config.num_labels == 1 and float(judge.score.weight.abs().max()) > 0
 
 
 @needs_smollm2
