@@ -88,7 +88,7 @@ def test_the_saplings_are_merged_with_smollm2_and_know_word_problems(loaded: tup
         return -float(logs[range(len(told)), told].mean())
 
     assert loss(sapling) < 0.3 < 1 < loss(loaded[0])
-    judge, _ = load_reward("sapling-prm")
+    judge: Any = load_reward("sapling-prm")[0]
     assert judge.config.num_labels == 1 and float(judge.score.weight.abs().max()) > 0
 
 

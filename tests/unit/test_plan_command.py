@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from palmette.zoo.cache import cache_root
 from tests.command import palmette as preloaded
 
 ETS = [
@@ -201,10 +202,13 @@ def test_devices_without_a_unit_and_folders_without_a_config_are_refused_in_one_
         assert done.returncode == 2 and said in " ".join(done.stderr.split()), done.stderr
 
 
-def test_a_server_command_with_a_zoo_name_comes_with_a_remark() -> None:
-    remarks = values("--policy", "seedling", "--reward", "none", "--devices", "1x24GiB")["remarks"]
-    folder = Path(__file__).parents[2] / "src/palmette/zoo/seedling"
-    assert f"a server cannot load seedling, a name of palmette's zoo: give it {folder} instead" in remarks
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("seedling", Path(__file__).parents[2] / "src/palmette/zoo/seedling"), ("sapling", cache_root() / "sapling")],
+)
+def test_a_server_command_with_a_zoo_name_comes_with_a_remark(name: str, folder: Path) -> None:
+    remarks = values("--policy", name, "--reward", "none", "--devices", "1x24GiB")["remarks"]
+    assert f"a server cannot load {name}, a name of palmette's zoo: give it {folder} instead" in remarks
 
 
 def test_a_search_on_declared_gpus_that_are_not_there_is_an_error_with_a_value_that_works(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ class Entry:
     sha256: str | None = None
     base: str | None = None
 
+    @property
+    def is_built(self) -> bool:
+        """Whether the model is made of its weights when it is first used, in a folder of its name in the cache."""
+        return self.base is not None or self.weights.endswith(".gguf")
+
     def weights_path(self) -> Path | None:
         """Return the path of the weight file, None where it is not installed."""
         folder = Path(__file__).parent

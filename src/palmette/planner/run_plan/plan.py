@@ -13,6 +13,7 @@ from palmette.planner.run_plan.job import job_of
 from palmette.planner.runnable import run_remarks
 from palmette.planner.servers import ENGINES
 from palmette.settings import Config
+from palmette.zoo.cache import cache_root
 from palmette.zoo.catalog import ENTRIES
 
 
@@ -68,6 +69,6 @@ def _zoo_remarks(job: Job, plan: Plan) -> Iterator[str]:
         model = job.policy if server.role == "policy" or job.reward is None else job.reward
         entry = ENTRIES.get(model.name)
         if entry is not None:
-            path = entry.weights_path()
+            path = cache_root() / entry.name / "config.json" if entry.is_built else entry.weights_path()
             folder = "the folder of its weights" if path is None else str(path.parent)
             yield f"a server cannot load {model.name}, a name of palmette's zoo: give it {folder} instead"
