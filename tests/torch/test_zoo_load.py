@@ -178,8 +178,8 @@ def test_a_device_that_is_not_there_fails_before_weights_are_read(policy: Path, 
 @pytest.mark.parametrize(
     ("loader", "name", "advice"),
     [
-        (load_policy, "seedling-prm", "its role is reward. Try seedling or seedling-words or smollm2-135m"),
-        (load_policy, "minilm", "its role is embedder. Try seedling or seedling-words or smollm2-135m"),
+        (load_policy, "seedling-prm", "its role is reward. Try seedling or seedling-words or sapling or smollm2-135m"),
+        (load_policy, "minilm", "its role is embedder. Try seedling or seedling-words or sapling or smollm2-135m"),
         (load_reward, "smollm2-135m", "its role is policy. Try seedling-ripe or seedling-prm"),
         (load_embedder, "seedling", "its role is policy. Try minilm"),
     ],
