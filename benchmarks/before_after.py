@@ -18,9 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from benchmarks.pupil_search import interval, right
+from benchmarks.pupil_search import interval, parsed, right
 from palmette import Searcher, load_task
 from recipes.commands import last_checkpoint
 
@@ -48,11 +46,6 @@ def trained(kind: str, options: argparse.Namespace) -> Path:
     return last_checkpoint(out)
 
 
-def given(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of `--set`."""
-    return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in options.set)}
-
-
 def spent(run: Path) -> tuple[int, float]:
     """Return the tokens and the seconds of a training run."""
     lines = map(json.loads, (run / "events.jsonl").read_text(encoding="utf-8").splitlines())
@@ -78,7 +71,7 @@ def measured(policy: str, reward: str, strategy: str, width: int, options: argpa
         reward,
         strategy,
         seed=options.seed,
-        settings={"policy.adapter": policy, **given(options)} if adapter.is_file() else given(options),
+        settings={**parsed(options.set), **({"policy.adapter": policy} if adapter.is_file() else {})},
         width=width,
         total_tokens=options.total_tokens,
     ) as searcher:

@@ -10,7 +10,8 @@ import argparse
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import yaml
 
@@ -27,11 +28,16 @@ def searched(strategy: str, width: int, seed: int, options: argparse.Namespace) 
         "words", questions=options.questions, split="test", seed=seed, grade=options.grade, prompt="{question}"
     )
     parts = Parts(Pupil(options.errs, options.alike), Judge(options.noise), Bag())
-    settings = {key: yaml.safe_load(value) for key, _, value in (given.partition("=") for given in options.set)}
+    settings = parsed(options.set)
     with Searcher(
         strategy=strategy, seed=seed, width=width, total_tokens=2000, step_tokens=60, settings=settings, parts=parts
     ) as searcher:
         return searcher.search(task)
+
+
+def parsed(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return settings that were given as KEY=VALUE."""
+    return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def right(results: Sequence[SearchResult], vote: str = "weighted") -> list[int]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pupil_search import interval
 from benchmarks.words_runs import Run, add_options, limits, searched, settings_of
 from benchmarks.words_search import Noisy
 from palmette import Searcher
@@ -85,12 +84,9 @@ GROUPS: dict[str, tuple[Knob, ...]] = {
 
 def row(knob: Knob, run: Run, rebase: Run) -> str:
     """Return a row of the table."""
-    votes, first = run.right(), rebase.right()
-    low, high = interval([one - other for one, other in zip(votes, first, strict=True)])
-    change = statistics.fmean(votes) - statistics.fmean(first)
     held = run.mean("held")
     return (
-        f"| {knob.strategy} | {knob.title} | {statistics.fmean(votes):.3f} | {change:+.3f} ({low:+.3f} to {high:+.3f}) "
+        f"| {knob.strategy} | {knob.title} | {statistics.fmean(run.right()):.3f} | {run.against(rebase)} "
         f"| {held:,.0f} | {rebase.mean('held') / held:.2f} | {run.mean('tokens'):,.0f} "
         f"| {len(run.answers) / run.seconds:.2f} |"
     )

@@ -5,13 +5,12 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.pupil_search import interval, parsed
 from palmette import Searcher, SearchResult, load_task
 from palmette.run.parts import Parts
 from palmette.search.answer import Ballot
@@ -66,6 +65,12 @@ class Run:
         """Return 1 for each question that a vote answers right, else 0."""
         return [int(vote in answered.right) for answered in self.answers]
 
+    def against(self, other: "Run") -> str:
+        """Return the difference of the weighted votes over the same questions, with its interval."""
+        differences = [one - its for one, its in zip(self.right(), other.right(), strict=True)]
+        low, high = interval(differences)
+        return f"{statistics.fmean(differences):+.3f} ({low:+.3f} to {high:+.3f})"
+
 
 def searched(load: Callable[[], Parts], strategy: str, width: int, options: argparse.Namespace) -> Run:
     """Search the questions of all seeds; with `--runs` those that a file there does not have yet.
@@ -94,7 +99,7 @@ def _searched(
     parts: Parts, strategy: str, width: int, seed: int, task: Task, options: argparse.Namespace
 ) -> Iterator[Answered]:
     name, *own = strategy.replace(":", ",").split(",")
-    given = {**settings_of(options), **_parsed(f"search.{pair}" for pair in own)}
+    given = {**settings_of(options), **parsed(f"search.{pair}" for pair in own)}
     with Searcher(strategy=name, seed=seed, width=width, settings=given, parts=parts, **limits(options)) as searcher:
         began = time.perf_counter()
         for result in searcher.stream(task):
@@ -148,11 +153,7 @@ def _whole_lines(path: Path) -> bytes:
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that were given by `--set`, over those of the models."""
     named = {"policy.model": options.policy, "reward.model": options.reward, "task.name": "words"}
-    return {**named, **_parsed(options.set)}
-
-
-def _parsed(pairs: Iterable[str]) -> dict[str, Any]:
-    return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)}
+    return {**named, **parsed(options.set)}
 
 
 def limits(options: argparse.Namespace) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from benchmarks.pupil_search import STRATEGIES, interval
+from benchmarks.pupil_search import STRATEGIES
 from benchmarks.words_runs import Run, add_options, limits, searched, settings_of
 from palmette import Searcher
 from palmette.backends.backend import Message
@@ -99,15 +99,12 @@ def fmean_or_nan(values: Sequence[float]) -> float:
 
 def row(strategy: str, width: int, run: Run, rebase: Run, independent: Run) -> str:
     """Return a row of the table."""
-    votes, first = run.right(), rebase.right()
-    low, high = interval([one - other for one, other in zip(votes, first, strict=True)])
-    change = statistics.fmean(votes) - statistics.fmean(first)
     held, tokens = run.mean("held"), run.mean("tokens")
     found = statistics.fmean(any(answered.verdicts) for answered in run.answers)
     return (
-        f"| {strategy} | {statistics.fmean(votes):.3f} | {statistics.fmean(run.right('best')):.3f} "
+        f"| {strategy} | {statistics.fmean(run.right()):.3f} | {statistics.fmean(run.right('best')):.3f} "
         f"| {statistics.fmean(run.right('majority')):.3f} "
-        f"| {found:.3f} | {change:+.3f} ({low:+.3f} to {high:+.3f}) | {held:,.0f} | {run.mean('peak'):,.0f} "
+        f"| {found:.3f} | {run.against(rebase)} | {held:,.0f} | {run.mean('peak'):,.0f} "
         f"| {rebase.mean('held') / held:.2f} | {tokens:,.0f} | {with_tokens(independent, width, tokens):.3f} "
         f"| {tokens * len(run.answers) / run.seconds:,.0f} | {len(run.answers) / run.seconds:.2f} |"
     )
