@@ -4,7 +4,7 @@
 
 The pool holds so many tokens and no more: what does not fit is evicted and computed again when needed. Fewer questions
 at once need less room, so REBASE, and every strategy, is run with several numbers of them, and its fastest counts.
-Strategies take turns.
+Strategies take turns. One may have settings of its own: `ets:lambda_diversity=0`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pupil_search import right
+from benchmarks.pupil_search import parsed, right, with_settings
 from palmette import Searcher, SearchResult, Task, load_task
 from palmette.event_log import read_events
 from palmette.events import Session
@@ -55,11 +55,13 @@ def searched(parts: Parts | None, strategy: str, in_flight: int, task: Task, opt
 
 def searcher_of(strategy: str, in_flight: int, options: argparse.Namespace, parts: Parts | None = None) -> Searcher:
     """Return a searcher with the models given, or one that loads them."""
+    name, own = with_settings(strategy)
     settings: dict[str, Any] = {
         "policy.model": options.policy, "reward.model": options.reward, "task.name": "words",
         "search.questions_in_flight": in_flight, "search.total_tokens": options.total_tokens,
+        **parsed(options.set), **own,
     }  # fmt: skip
-    return Searcher(strategy=strategy, width=options.width, settings=settings, parts=parts)
+    return Searcher(strategy=name, width=options.width, settings=settings, parts=parts)
 
 
 def most_held(task: Task, options: argparse.Namespace) -> int:
@@ -85,6 +87,7 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=0.25, help="of REBASE's peak")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--total-tokens", type=int, default=600)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     task = load_task(
         "words", questions=options.questions, split="test", grade=options.grade, generator={"plain": options.plain}

@@ -40,6 +40,12 @@ def parsed(pairs: Iterable[str]) -> dict[str, Any]:
     return {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
+def with_settings(strategy: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a strategy, and the settings behind it: `ets:lambda_diversity=0,lambda_kv=2`."""
+    name, *own = strategy.replace(":", ",").split(",")
+    return name, parsed(f"search.{pair}" for pair in own)
+
+
 def right(results: Sequence[SearchResult], vote: str = "weighted") -> list[int]:
     """Return 1 for each question that a vote answers right, else 0."""
     return [int(result.choices[vote].outcome == "correct") for result in results]

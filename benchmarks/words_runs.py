@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pupil_search import interval, parsed
+from benchmarks.pupil_search import interval, parsed, with_settings
 from palmette import Searcher, SearchResult, load_task
 from palmette.run.parts import Parts
 from palmette.search.answer import Ballot
@@ -98,8 +98,8 @@ def searched(load: Callable[[], Parts], strategy: str, width: int, options: argp
 def _searched(
     parts: Parts, strategy: str, width: int, seed: int, task: Task, options: argparse.Namespace
 ) -> Iterator[Answered]:
-    name, *own = strategy.replace(":", ",").split(",")
-    given = {**settings_of(options), **parsed(f"search.{pair}" for pair in own)}
+    name, own = with_settings(strategy)
+    given = {**settings_of(options), **own}
     with Searcher(strategy=name, seed=seed, width=width, settings=given, parts=parts, **limits(options)) as searcher:
         began = time.perf_counter()
         for result in searcher.stream(task):
