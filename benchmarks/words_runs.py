@@ -25,7 +25,7 @@ class Answered:
 
     `right` has the votes that elect the reference; `leaves` counts those that were not pruned, `distinct` is the share
     of their first lines that differ. `steps` are those of two leaves, as scores and whether the checker says that they
-    follow. `seconds` are those since the answer before, so that they add up.
+    follow and are new. `seconds` are those since the answer before, so that they add up.
     """
 
     question: str
@@ -116,9 +116,7 @@ def kept(result: SearchResult, seconds: float) -> Answered:
     for path in paths[:2]:
         checks = check_solution(problem, "".join(step.text for step in path))
         told = [step.score for step in path if step.text.strip()]
-        steps += [
-            (score, check.verdict == "yes") for check, score in zip(checks, told, strict=False) if score is not None
-        ]
+        steps += [(score, check.advances) for check, score in zip(checks, told, strict=False) if score is not None]
     return Answered(
         question=result.question.id,
         reference=str(result.question.reference),

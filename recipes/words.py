@@ -24,15 +24,16 @@ def write_rows(path: Path, grades: str, count: int, *flags: str, seed: int, styl
 
 
 def labeled(messages: Sequence[Message], lines: Sequence[str], *, finished: bool) -> dict[str, Any] | None:
-    """Return a solution as a row of `palmette train-prm`: a step is right if the checker says that it follows.
+    """Return a solution as a row of `palmette train-prm`: a step is right if it follows and says something new.
 
-    None if it has no whole line. The row ends before an empty line, and before the last line of one that was cut.
+    A judge that takes repetitions for right lets a search keep branches that do not end. None if the solution has no
+    whole line. The row ends before an empty line, and before the last line of one that was cut.
     """
     told, ends = whole_lines(lines, finished=finished)
     if not told:
         return None
     problem = read_problem(messages[-1]["content"].split("\n")[0])
-    labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(told))]
+    labels = [check.advances for check in check_solution(problem, "\n".join(told))]
     return {"prompt": [dict(message) for message in messages], "completions": told, "labels": labels, "finished": ends}
 
 

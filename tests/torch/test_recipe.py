@@ -19,6 +19,7 @@ from recipes.seedling.rows import labeled, solutions
 from recipes.seedling.untrained import new_policy
 from recipes.seedling_words import untrained
 from recipes.seedling_words.alphabet import alphabet
+from recipes.seedling_words.deeper import deeper
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:
@@ -74,6 +75,19 @@ def test_the_untrained_policy_depends_on_its_seed_alone(tokenizer: PreTrainedTok
     assert weights[0].equal(weights[1]) and not weights[0].equal(weights[2])
 
 
+def test_a_deeper_model_says_the_same_until_it_is_trained() -> None:
+    tokenizer = alphabet()
+    model = untrained.new_policy(tokenizer, 0, 64, 2)
+    grown = deeper(model, tokenizer, 2, seed=1)
+    tokens = torch.tensor([tokenizer.encode("The hotel has exactly 3 hats.")])
+    expected, said = model(tokens).logits, grown(tokens).logits
+    assert len(grown.model.layers) == 4
+    torch.testing.assert_close(said, expected)
+    said.sum().backward()
+    last = grown.model.layers[3].self_attn.o_proj.weight.grad
+    assert last is not None and last.abs().max() > 0  # What adds nothing yet learns all the same.
+
+
 PROBLEM = "Tom has 7 pens. Mia has 5 more coins than Tom has pens. How many coins does Mia have?\nGo step by step."
 FIRST = "Mia has 5 more coins than Tom has pens: Tom has 7 pens, so Mia has 7+5=12 coins.\n"
 
@@ -83,6 +97,7 @@ FIRST = "Mia has 5 more coins than Tom has pens: Tom has 7 pens, so Mia has 7+5=
     [
         ([FIRST, "Answer: 12"], True, [True, True], True),
         ([FIRST.replace("12", "13"), "Answer: 13"], True, [False, False], True),
+        ([FIRST, FIRST, "Answer: 12"], True, [True, False, True], True),  # What is said again adds nothing.
         ([FIRST, "Answer: 1"], False, [True], False),  # Cut at the limit in the middle of a line.
         ([FIRST, "\n", "Answer: 12"], True, [True], False),  # Nothing can be said of an empty line.
     ],

@@ -26,6 +26,11 @@ class Check:
     redundant: bool = False
     needed: bool = False
 
+    @property
+    def advances(self) -> bool:
+        """Whether it is right and says something new."""
+        return self.verdict == "yes" and not self.redundant
+
 
 @dataclass(frozen=True)
 class State:
