@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,12 @@ def search(policy: Searcher, count: int, split: str, grade: int, seed: int) -> l
     return policy.search(
         load_task("words", questions=count, split=split, grade=grade, seed=seed, generator={"plain": True})
     )
+
+
+def samples(policy: Searcher, counts: Mapping[int, int], share: float) -> Iterator[SearchResult]:
+    """Let a policy solve train questions: a share of so many of each grade, four at least."""
+    for grade, count in counts.items():
+        yield from search(policy, max(4, round(count * share)), "train", grade, seed=9)
 
 
 def tell_solved(policy: Searcher, count: int, grades: Iterable[int]) -> None:

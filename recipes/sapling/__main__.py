@@ -13,7 +13,7 @@ from recipes.commands import command, last_checkpoint
 from recipes.sapling.ship import ship
 from recipes.sapling.sums import sums
 from recipes.seedling.rows import write
-from recipes.words import labels_of, search, tell_solved, write_rows
+from recipes.words import labels_of, samples, tell_solved, write_rows
 
 SEED = 0
 BASE = "smollm2-135m"
@@ -30,8 +30,10 @@ LORA = {
     "train.checkpoint_every": 50,
 }
 SFT = {**LORA, "sft.batch_tokens": 1536}
+SAMPLES = {1: 320, 2: 40}
+"""Questions of each grade of which the judge sees four solutions of the policy."""
 PRM = {
-    **LORA, "train.learning_rate": 1e-3, "train.warmup_updates": 10, "train.schedule": "linear",
+    **LORA, "train.learning_rate": 2e-4, "train.warmup_updates": 10, "train.schedule": "linear",
     "prm.batch_tokens": 1536, "prm.test_share": 0.1,
 }  # fmt: skip
 
@@ -44,8 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/sapling"))
-    parser.add_argument("--share", type=float, default=1.0, help="of the rows to train on")
-    parser.add_argument("--samples", type=int, default=20, help="questions of each grade, 4 solutions each")
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows and labels to train on")
     parser.add_argument("--made", type=int, default=201, help="made solutions, right and wrong, that are labeled too")
     parser.add_argument("--tested", type=int, default=50, help="test questions of each grade to measure with")
     options = parser.parse_args()
@@ -67,12 +68,12 @@ def main() -> None:
     if not steps.exists():
         with searcher_of(policy) as searcher:
             tell_solved(searcher, options.tested, GRADES)
-            by_grade = [search(searcher, options.samples, "train", grade, seed=9) for grade in GRADES]
+            own = list(labels_of(samples(searcher, SAMPLES, options.share)))
         made = write_rows(
             runs / "made.jsonl", "1,2,2", options.made, "--kind", "prm", seed=len(STAGES) + 1, style="quoted-goals"
         )
         wrong = map(json.loads, made.read_text(encoding="utf-8").splitlines())
-        write(steps, chain(labels_of(chain(*by_grade)), wrong))
+        write(steps, chain(own, wrong))
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
     ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)

@@ -26,4 +26,5 @@ def ship(adapter: Path, base: str, folder: Path, classifier: Path | None = None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     settings = json.loads((adapter / "adapter_config.json").read_text())
     settings["base_model_name_or_path"] = base
+    settings["target_modules"] = sorted(settings["target_modules"])  # PEFT writes a set, in any order.
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -41,8 +41,9 @@ def labeled(expression: str, lines: Sequence[str], *, finished: bool) -> dict[st
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]], count: int | None = None) -> Path:
-    """Write rows, at most so many, to a JSONL file; return its path."""
+    """Write rows, at most so many, to a JSONL file; return its path. A file that is there is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
+    half = path.with_suffix(".part")
+    with half.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in islice(rows, count))
-    return path
+    return half.replace(path)

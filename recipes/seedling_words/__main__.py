@@ -1,7 +1,6 @@
 """`python -m recipes.seedling_words`: a small model learns to solve `words`, another to judge its steps."""
 
 import argparse
-from itertools import chain
 from pathlib import Path
 
 from palmette import Searcher
@@ -10,7 +9,7 @@ from recipes.seedling.rows import write
 from recipes.seedling_words.alphabet import alphabet
 from recipes.seedling_words.deeper import save_deeper
 from recipes.seedling_words.untrained import new_policy
-from recipes.words import labels_of, search, tell_solved, write_rows
+from recipes.words import labels_of, samples, tell_solved, write_rows
 
 SEED = 0
 WIDTH, LAYERS, MORE_LAYERS = 128, 3, 2
@@ -56,11 +55,7 @@ def main() -> None:
     steps = runs / "steps.jsonl"
     if not steps.exists():
         with Searcher(str(policy), None, settings={"seed": 9}, width=4, total_tokens=700) as searcher:
-            written = chain(*(
-                search(searcher, max(4, round(count * options.share)), "train", grade, seed=9)
-                for grade, count in SAMPLES.items()
-            ))  # fmt: skip
-            write(steps, labels_of(written))
+            write(steps, labels_of(samples(searcher, SAMPLES, options.share)))
     ripe = learned(RIPE, policy, runs, {**SFT, "sft.prompt_weight": 0.0}, options.share, len(STAGES) + 1)
     judging = save_deeper(ripe, runs / "judging", tokenizer, MORE_LAYERS, SEED)
     train("train-prm", judging, steps, runs / "prm", PRM, SEED)  # It tells its AUC.

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets", "espalier")
 DEMO = {
     "policy.model": "seedling-words", "task.name": "words", "task.grade": 2, "task.generator": {"plain": True},
-    "search.total_tokens": 400,
+    "search.total_tokens": 400, "search.aggregate": "last",
 }  # fmt: skip
-"""Word problems of three to five calculations, a policy that solves one of four, a judge that errs."""
+"""Word problems of three to five calculations, a policy that solves one of four, a judge that errs.
+
+Scores are aggregated as ETS and REBASE publish it.
+"""
 
 
 def sweep(

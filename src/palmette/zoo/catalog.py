@@ -92,9 +92,9 @@ ENTRIES = {
         _shipped("seedling-ripe", "reward", "9382cdda7b7a992f88bd1e5769777d5bac0069e06fa11085fc0a47d260bfff73"),
         _shipped("seedling-prm", "reward", "dc20e26701e2842a28cbe686fb195ec8c871dc491d26dbbddee32d47a9344eb6"),
         _shipped("seedling-words", "policy", "266eab8922cf39e9191b274627d14976c643932bcb329ec6a340e8f6826cc7ba"),
-        _shipped("seedling-words-prm", "reward", "871dd3198c3ca3db53c726b425391fd356e40223b18e44ecf1fd04089b0601ce"),
+        _shipped("seedling-words-prm", "reward", "e69d9fa1928dcc36d32cff913fb35498c1c95fbbf106393189ae940c153bf382"),
         _adapter("sapling", "policy", "51eba8c2f51ea2250fb6ea6ac8c96a5a5faab3effa5d0e43032ab23c7d9b8786"),
-        _adapter("sapling-prm", "reward", "28e75a84c0562724635ced07f3f09df5abd6410f0daa39f15a2844e402877f03"),
+        _adapter("sapling-prm", "reward", "2230a869e814f4e1179fbeff766254106462f1a2c810c016c8d64acceb8c02d4"),
         Entry(
             "smollm2-135m",
             "policy",
