@@ -76,7 +76,7 @@ GROUPS: dict[str, tuple[Knob, ...]] = {
         _ets("lambda_diversity=0", "kv_cost=tokens", "lambda_kv=1.5"),
         _ets("lambda_diversity=0", "kv_cost=tokens", "lambda_kv=2.0"),
     ),
-    "espalier": tuple(Knob("espalier", (f"search.lambda_held={weight}",)) for weight in (0, 1.0, 1.5, 3.0)),
+    "espalier": tuple(Knob("espalier", (f"search.lambda_held={weight}",)) for weight in (0, 0.5, 2.0, 3.0)),
     "judge": tuple(Knob(strategy, noise=noise) for noise in (1.0, 3.0) for strategy in COMPARED),
     "temperature": tuple(Knob(name, temperature=degree) for degree in (0.7, 1.3) for name in COMPARED),
 }

@@ -134,7 +134,7 @@ def test_within_a_room_only_what_is_kept_takes_place() -> None:
 def test_it_needs_no_embedder_and_its_weight_is_its_own_beside_that_of_ets() -> None:
     assert espalier(2.0).uses == {"scores", "room"}
     config = load_config(None, {"search.strategy": "espalier", "search.lambda_kv": 9.0, "search.kv_budget": "1GiB"})
-    assert config.search.build_strategy().settings == EspalierSettings(lambda_held=2.0)
+    assert config.search.build_strategy().settings == EspalierSettings(lambda_held=1.0)
 
 
 def test_joined_leaves_keep_their_order_and_weigh_as_much_as_before() -> None:

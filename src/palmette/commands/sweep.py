@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 DEMO_STRATEGIES = ("best_of_n", "beam", "dvts", "rebase", "ets", "espalier")
 DEMO = {
-    "policy.model": "seedling-words", "task.name": "words", "task.grade": 2, "task.generator": {"plain": True},
-    "search.total_tokens": 400, "search.aggregate": "last",
+    "policy.model": "seedling-words", "task.name": "words", "task.grade": 3, "task.generator": {"plain": True},
+    "search.total_tokens": 700, "search.aggregate": "last",
 }  # fmt: skip
-"""Word problems of three to five calculations, a policy that solves one of four, a judge that errs.
+"""Word problems of six to nine calculations, a policy that solves one in fifteen, a judge that finds wrong lines.
 
 Scores are aggregated as ETS and REBASE publish it.
 """
@@ -80,7 +80,7 @@ def sweep(
 
 
 def demo(
-    questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 40,
+    questions: Annotated[int, typer.Option(help="Questions per strategy.", min=1)] = 16,
     width: Annotated[int, typer.Option(help="Branches in flight per question.", min=1)] = 16,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; must be new or empty.")] = None,
 ) -> None:

@@ -40,7 +40,7 @@ _PLACE = re.compile(r"\A\s*(?:\*\*)?(?:step\s*)?\d+\s*[.):](?=\s|\*)", re.IGNORE
 class EspalierSettings(RebaseSettings):
     """Settings of espalier, with the one of REBASE."""
 
-    lambda_held: float = Field(2.0, ge=0, le=1000, description="weight of the KV tokens that a branch holds")
+    lambda_held: float = Field(1.0, ge=0, le=1000, description="weight of the KV tokens that a branch holds")
 
 
 class Espalier(Strategy):
