@@ -34,7 +34,7 @@ PRM = {
 def main() -> None:
     """Train the policy: short problems, then longer ones; then a reward model from a riper copy, on the policy's steps.
 
-    To see that a line is wrong takes what it takes to write a right one, so a judge has to know more than its policy.
+    The riper copy gets layers behind its last one before it learns to judge (`deeper` says why).
     """
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
