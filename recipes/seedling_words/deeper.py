@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
@@ -18,10 +17,9 @@ def deeper(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, more: in
     layers = model.config.num_hidden_layers
     grown = new_policy(tokenizer, seed, model.config.hidden_size, layers + more)
     grown.load_state_dict(model.state_dict(), strict=False)
-    with torch.no_grad():
-        for layer in grown.model.layers[layers:]:
-            for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
-                nn.init.zeros_(last.weight)
+    for layer in grown.model.layers[layers:]:
+        for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            nn.init.zeros_(last.weight)
     return grown
 
 
