@@ -1,3 +1,4 @@
+import copy
 import random
 
 import pytest
@@ -62,6 +63,23 @@ def test_scores_are_the_same_to_the_bit_whatever_is_scored_beside_them(
     backwards = PrmScorer(reward, tokenizer, batch_rows=7).score(many[::-1])[::-1]
     assert together == alone == backwards
     assert len(set(together)) > 20
+
+
+def test_a_model_in_bfloat16_scores_each_batch_by_one_pass_though_its_outputs_lie_on_rounding_borders(
+    reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    narrow = copy.deepcopy(reward).to(torch.bfloat16)
+    with torch.no_grad():
+        narrow.score.weight.zero_()
+        narrow.score.bias = torch.nn.Parameter(torch.full((1,), 1 + GRID / 2, dtype=torch.bfloat16))
+    scorer = PrmScorer(narrow, tokenizer, batch_rows=4)
+    checked = scorer.calls
+    scorer.score(CANDIDATES)
+    assert scorer.calls == checked + 1
+    exact = PrmScorer(copy.deepcopy(narrow).float(), tokenizer, batch_rows=4)
+    checked = exact.calls
+    exact.score(CANDIDATES)
+    assert exact.calls == checked + 1 + len(CANDIDATES)
 
 
 def test_equal_candidates_are_computed_once(

@@ -51,7 +51,7 @@ class TreeModel:
         self._takes_logits_to_keep = "CausalLM" in type(model).__name__ or hasattr(model, "lm_head")
         self.is_small = getattr(model.config.get_text_config(), "hidden_size", math.inf) <= SMALL_HIDDEN_SIZE
         """Whether a tick's time is that of its many small operations, not that of reading the weights."""
-        self._is_rounded = model.dtype != torch.float32 or is_quantized(model)
+        self.is_rounded = model.dtype != torch.float32 or is_quantized(model)
         self.calls = 0
         self._weights = WeightVersion(model)
         self._swaps = swaps(model)
@@ -206,7 +206,7 @@ class TreeModel:
 
         Only on the CPU in float32: there a caller decides what is close by `run_alone`, outside of such a block.
         """
-        if self.device.type != "cpu" or self._is_rounded:
+        if self.device.type != "cpu" or self.is_rounded:
             return nullcontext()
         return as_many_as_free(1 if self.is_small else None)
 
@@ -249,7 +249,7 @@ class TreeModel:
                 self.cache.drop(node)
         if keyless:
             raise self._refused(f"layer {keyless[0]} has no attention that uses transformers' AttentionInterface")
-        tolerance = 0.1 if self._is_rounded else 2e-3
+        tolerance = 0.1 if self.is_rounded else 2e-3
         if not torch.allclose(
             outputs, plain, rtol=0, atol=tolerance * float(plain.abs().nan_to_num().max()), equal_nan=True
         ):
