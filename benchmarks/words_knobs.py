@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.words_runs import Run, add_options, limits, searched, settings_of
+from benchmarks.words_runs import Run, add_options, limits, open_runs, searched, settings_of
 from benchmarks.words_search import Noisy
 from palmette import Searcher
 from palmette.run.parts import Parts, load_backend
@@ -129,7 +129,7 @@ def answers(knob: Knob, parts: Parts, options: argparse.Namespace) -> Run:
     given.set = [*options.set, *knob.settings]
     if options.runs:
         given.runs = options.runs / knob.title.replace(" ", "_")
-        given.runs.mkdir(parents=True, exist_ok=True)
+        open_runs(given)
     return searched(lambda: parts, knob.strategy, options.width, given)
 
 

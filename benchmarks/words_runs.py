@@ -72,6 +72,23 @@ class Run:
         return f"{statistics.fmean(differences):+.3f} ({low:+.3f} to {high:+.3f})"
 
 
+ASKED = ("policy", "reward", "plain", "grade", "prompt", "total_tokens", "step_tokens", "set", "noise", "pool")
+"""The options on which an answer depends, but for strategy, width and seed, which are in a file's name."""
+
+
+def open_runs(options: argparse.Namespace) -> None:
+    """Make the folder of `--runs`, or end the program if its answers were given with other options."""
+    asked = {name: getattr(options, name, None) for name in ASKED}
+    options.runs.mkdir(parents=True, exist_ok=True)
+    path = options.runs / "asked.json"
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if other := [name for name in ASKED if before.get(name) != asked[name]]:
+            told = ", ".join(f"--{name.replace('_', '-')} {before.get(name)}, not {asked[name]}" for name in other)
+            raise SystemExit(f"{options.runs} has answers with {told}. Give another folder, or the same options.")
+    path.write_text(json.dumps(asked), encoding="utf-8")
+
+
 def searched(load: Callable[[], Parts], strategy: str, width: int, options: argparse.Namespace) -> Run:
     """Search the questions of all seeds; with `--runs` those that a file there does not have yet.
 

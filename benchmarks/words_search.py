@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.pupil_search import STRATEGIES
-from benchmarks.words_runs import Run, add_options, limits, searched, settings_of
+from benchmarks.words_runs import Run, add_options, limits, open_runs, searched, settings_of
 from palmette import Searcher
 from palmette.backends.backend import Message
 from palmette.run.parts import Parts, load_backend
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--ask", action="store_true", help="print no table: with --runs, to ask in several processes")
     options = parser.parse_args()
     if options.runs:
-        options.runs.mkdir(parents=True, exist_ok=True)
+        open_runs(options)
 
     @cache
     def load() -> Parts:

@@ -18,7 +18,11 @@ from recipes.words import labels_of, samples, tell_solved, write_rows
 SEED = 0
 BASE = "smollm2-135m"
 GRADES = (1, 2)
-STAGES: tuple[tuple[str, int, int, str], ...] = (("1,2", 650, 0, "constant"), ("1,2,2", 640, 1000, "linear"))
+STAGES: tuple[tuple[str, int, int, str], ...] = (
+    ("1,2", 650, 0, "constant"),
+    ("1,2,2", 640, 1000, "linear"),
+    ("1,2,2", 1600, 1500, "linear"),
+)
 """Grades in turn, solutions, rows of sums, schedule of the learning rate. Most of what it got wrong was arithmetic."""
 LORA = {
     "policy.dtype": "bfloat16",
@@ -39,7 +43,7 @@ PRM = {
 
 
 def main() -> None:
-    """Train the policy in two stages, then a reward model that begins as the policy, on solutions with labels.
+    """Train the policy in three stages, then a reward model that begins as the policy, on solutions with labels.
 
     These are the policy's own, and made ones with plausible mistakes.
     """
