@@ -26,6 +26,7 @@ from palmette.search.loop import search
 from palmette.search.record import Recorder
 from palmette.search.result import SearchResult, finished_event, judge_tree
 from palmette.settings import Config, TaskSettings
+from palmette.settings.models import FORMATS
 from palmette.tasks.task import Question, Task
 from palmette.units import one_line
 
@@ -150,7 +151,8 @@ def _search(
 ) -> Iterator[SearchResult]:
     askable = askable or check_questions(config, task, parts.backend, parts.scorer)
     judge = judge_of(config, task)
-    told = Told(len(done), len(askable.questions), askable.skipped, notices_of(parts), listener)
+    notices = (*unfamiliar(config), *notices_of(parts))
+    told = Told(len(done), len(askable.questions), askable.skipped, notices, listener)
     if told.done == told.total:
         told.say()
         return
@@ -162,6 +164,18 @@ def notices_of(parts: Parts) -> tuple[str, ...]:
     """Return what backend and scorer have to tell before a search."""
     told_by: tuple[object, ...] = (parts.backend, parts.scorer)
     return tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
+
+
+def unfamiliar(config: Config) -> Iterator[str]:
+    """Yield how to ask a policy of the zoo that knows one task only, where it is asked another one."""
+    known, task = FORMATS.get(config.policy.model), config.task
+    if known is None or config.policy.adapter or not (task.name in FORMATS.values() or task.name.startswith("rg:")):
+        return
+    asked_plain = task.name != "words" or task.generator.get("plain") is True
+    if task.name != known or not asked_plain:
+        told = "" if known != "words" else " --set task.grade=1 --set 'task.generator={plain: true}'"
+        kind = f"the task {known}" if known != "words" else "the task words in plain questions of grades 1 and 2"
+        yield f"{config.policy.model} knows {kind} only: --task {known}{told}"
 
 
 def searched(

@@ -58,13 +58,13 @@ def labeled_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield rows in TRL's format without end: to each question a right solution and up to so many wrong ones.
 
-    A step's label is true if the checker says that it follows. Solutions are told in all wordings.
+    A step's label is true if the checker says that it follows and is new. Solutions are told in all wordings.
     """
     for problem, generator in _questions(grades, split, seed, plain != "nothing"):
         written = [solve(problem, generator, style=style)]
         written += [solution.lines for solution in islice(wrong_solutions(problem, generator, style), wrong)]
         for lines in written:
-            labels = [check.verdict == "yes" for check in check_solution(problem, "\n".join(lines))]
+            labels = [check.advances for check in check_solution(problem, "\n".join(lines))]
             yield {"prompt": list(form.messages(problem.text)), "completions": list(lines), "labels": labels}
 
 
