@@ -5,7 +5,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,8 @@ def kept(result: SearchResult, seconds: float) -> Answered:
     steps: list[tuple[float, bool]] = []
     for path in paths[:2]:
         checks = check_solution(problem, "".join(step.text for step in path))
-        told = [step.score for step in path if step.text.strip()]
-        steps += [(score, check.advances) for check, score in zip(checks, told, strict=False) if score is not None]
+        scores = line_scores([(step.text, step.score) for step in path])
+        steps += [(score, check.advances) for check, score in zip(checks, scores, strict=False) if score is not None]
     return Answered(
         question=result.question.id,
         reference=str(result.question.reference),
@@ -147,6 +147,16 @@ def kept(result: SearchResult, seconds: float) -> Answered:
         peak=result.peak_kv_tokens,
         seconds=seconds,
     )
+
+
+def line_scores(steps: Sequence[tuple[str, float | None]]) -> list[float | None]:
+    """Return the score of every line that is not blank: of the step in which it ends, where steps were cut."""
+    found: list[float | None] = []
+    line = ""
+    for text, score in steps:
+        *ended, line = (line + text).split("\n")
+        found += [score for told in ended if told.strip()]
+    return [*found, steps[-1][1]] if line.strip() else found
 
 
 def _stored(path: Path | None) -> Iterator[Answered]:

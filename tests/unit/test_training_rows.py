@@ -87,6 +87,7 @@ def test_steps_have_labels_that_are_true_false_or_shares(tmp_path: Path) -> None
         ({"labels": [True]}, "line 1: 2 steps in 'completions', and 'labels' has 1: give one each"),
         ({"labels": None}, "2 steps in 'completions', and 'labels' has no list: give one each"),
         ({"labels": [True, 1.5]}, "the label 1.5 is not true, false or a number from 0 to 1"),
+        ({"labels": [True, 10**400]}, "is not true, false or a number from 0 to 1"),
         ({"labels": [True, "yes"]}, "the label 'yes' is not true, false or a number"),
         ({"completions": "a\nb"}, "'completions' is not a list of texts"),
         ({"completions": []}, "'completions' is not a list of texts"),

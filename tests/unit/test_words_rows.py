@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from palmette import load_task
 from palmette.commands.app import app
+from palmette.commands.rows import write_new
 from palmette.errors import ConfigError, RunError
 from palmette.settings import TaskSettings
 from palmette.tasks.task import read_format
@@ -153,6 +156,7 @@ def test_right_and_wrong_steps_are_both_common() -> None:
         (["--prompt", "no place"], "must contain {question}"),
         (["--prompt", ""], "must contain {question}"),
         (["--kind", "prm", "--plain"], "--plain is for --kind sft"),
+        (["--prompt", "{question}\udcff"], "--prompt holds bytes that are not UTF-8"),
     ],
 )
 def test_wrong_flags_are_told_and_nothing_is_written(tmp_path: Path, flags: list[str], said: str) -> None:
@@ -167,5 +171,26 @@ def test_a_file_is_not_overwritten_and_a_missing_folder_is_told(tmp_path: Path) 
     with pytest.raises(ConfigError, match="is there already"):
         rows_of(tmp_path / "rows.jsonl", "--rows", "2")
     assert (tmp_path / "rows.jsonl").read_text() == "mine"
+    (tmp_path / "link.jsonl").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="is there already"):
+        rows_of(tmp_path / "link.jsonl", "--rows", "2")
+    with pytest.raises(RunError, match="cannot write rows to .*: Not a directory"):
+        rows_of(tmp_path / "rows.jsonl" / "more.jsonl", "--rows", "2")
+    with pytest.raises(RunError, match="cannot write rows to .*: File name too long"):
+        rows_of(tmp_path / f"{'long' * 100}.jsonl", "--rows", "2")
     with pytest.raises(RunError, match="cannot write rows to .*: No such file"):
         rows_of(tmp_path / "missing" / "rows.jsonl", "--rows", "2")
+
+
+def test_a_file_that_another_process_has_written_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    def interrupted() -> Iterator[dict[str, Any]]:
+        yield {}
+        path.write_text("theirs")
+        yield {}
+
+    with pytest.raises(ConfigError, match="is there already"):
+        write_new(path, interrupted())
+    assert path.read_text() == "theirs"
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]

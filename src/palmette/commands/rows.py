@@ -1,7 +1,10 @@
 """`palmette rows`: writes solutions of the task `words` as rows that `palmette sft` and `palmette train-prm` read."""
 
+import errno
 import json
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -52,6 +55,8 @@ def rows(
         raise ConfigError(f"--style cannot be {style!r}: choose {', '.join(get_args(Style))}")
     if prompt is not None and "{question}" not in prompt:
         raise ConfigError("--prompt must contain {question}, which is replaced by the question")
+    if prompt is not None and any(0xD800 <= ord(character) < 0xE000 for character in prompt):
+        raise ConfigError("--prompt holds bytes that are not UTF-8")
     form = read_format("words", TaskSettings(name="words", prompt=prompt))
     if plain and kind == "prm":
         raise ConfigError("--plain is for --kind sft: wrong solutions are told in all wordings")
@@ -62,7 +67,7 @@ def rows(
         made = solution_rows(*asked, solutions or 1, told, written)
     else:
         made = labeled_rows(*asked, solutions or 2, told, written)
-    _write(file, islice(made, count))
+    write_new(file, islice(made, count))
     print(f"{count} rows in {file}")
 
 
@@ -75,16 +80,27 @@ def _grades(text: str) -> list[int]:
     return found
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write a new file, whole or not at all. Raises ConfigError if it is there, RunError where it cannot be written."""
-    if path.exists():
-        raise ConfigError(f"{path} is there already: give another name, or remove it")
-    part = path.with_name(f"{path.name}.part")
+def write_new(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a new file, whole or not at all. Raises ConfigError if it is there, RunError where it cannot be written.
+
+    Of two processes that write the same file at once, the one that is done first has it.
+    """
+    part = path.with_name(f".rows-{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        _check_new(path)
+        with part.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+        _check_new(path)
         part.replace(path)
+    except FileExistsError as error:
+        raise ConfigError(f"{error.filename} is there already: give another name, or remove it") from error
     except OSError as error:
         raise RunError(f"cannot write rows to {path}: {error.strerror}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
+
+
+def _check_new(path: Path) -> None:
+    if os.path.lexists(path):  # A link that leads nowhere is somebody's, too.
+        raise FileExistsError(errno.EEXIST, "File exists", str(path))

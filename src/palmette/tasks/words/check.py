@@ -6,7 +6,7 @@ from typing import Literal
 
 from palmette.tasks.words.problem import SIGNS, Problem, Quantity, calculate, left_side
 from palmette.tasks.words.reading import Line, Named, read_line
-from palmette.tasks.words.tokens import Equation
+from palmette.tasks.words.tokens import LONGEST_LINE, Equation
 
 Verdict = Literal["yes", "no", "unclear"]
 
@@ -60,7 +60,7 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
     these does not hold, or the line contradicts the facts. `unclear`: the line is not a sentence of a solution, speaks
     of an unknown quantity, or states a true value that no line before it has calculated.
     """
-    said = read_line(line)
+    said = read_line(line) if len(line) <= LONGEST_LINE else None
     if said is None:
         return Check("unclear", "not a sentence of a solution"), state
     if said.quoted is not None and said.quoted not in problem.facts:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +97,7 @@ def read_labeled_steps(path: Path) -> Iterator[LabeledSteps]:
             told = f"{len(labels)}" if isinstance(labels, list) else "no list"
             raise ConfigError(f"{place}: {len(steps)} steps in 'completions', and 'labels' has {told}: give one each")
         for label in labels:
-            if not isinstance(label, int | float) or not math.isfinite(label) or not 0 <= label <= 1:
+            if not isinstance(label, int | float) or not 0 <= label <= 1:
                 told = one_line(repr(label), 80)
                 raise ConfigError(f"{place}: the label {told} is not true, false or a number from 0 to 1")
         finished = row.get("finished", True)
