@@ -68,7 +68,7 @@ def test_scores_are_the_same_to_the_bit_whatever_is_scored_beside_them(
 def test_a_model_in_bfloat16_scores_each_batch_by_one_pass_though_its_outputs_lie_on_rounding_borders(
     reward: LlamaForTokenClassification, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    narrow = copy.deepcopy(reward).to(torch.bfloat16)
+    narrow = copy.deepcopy(reward).bfloat16()
     with torch.no_grad():
         narrow.score.weight.zero_()
         narrow.score.bias = torch.nn.Parameter(torch.full((1,), 1 + GRID / 2, dtype=torch.bfloat16))
