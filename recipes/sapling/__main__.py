@@ -4,8 +4,10 @@ import argparse
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from palmette import Searcher
 from palmette.run.row_models import ADAPTER
@@ -13,7 +15,7 @@ from recipes.commands import command, last_checkpoint
 from recipes.sapling.ship import ship
 from recipes.sapling.sums import sums
 from recipes.seedling.rows import write
-from recipes.words import labels_of, samples, tell_solved, write_rows
+from recipes.words import labels_of, search, tell_solved, write_rows
 
 SEED = 0
 BASE = "smollm2-135m"
@@ -34,24 +36,20 @@ LORA = {
     "train.checkpoint_every": 50,
 }
 SFT = {**LORA, "sft.batch_tokens": 1536}
-SAMPLES = {1: 320, 2: 40}
-"""Questions of each grade of which the judge sees four solutions of the policy."""
+SAMPLES = (*[(1, 120)] * 6, *[(2, 70)] * 4)
+"""Grades and questions, of each of which the judge sees four solutions of the policy. Each part has a file."""
 PRM = {
-    **LORA, "train.learning_rate": 2e-4, "train.warmup_updates": 10, "train.schedule": "linear",
-    "prm.batch_tokens": 1536, "prm.test_share": 0.1,
+    **LORA, "train.learning_rate": 3e-4, "train.warmup_updates": 10, "train.schedule": "linear",
+    "prm.batch_tokens": 1536, "prm.test_share": 0.06,
 }  # fmt: skip
 
 
 def main() -> None:
-    """Train the policy in three stages, then a reward model that begins as the policy, on solutions with labels.
-
-    These are the policy's own, and made ones with plausible mistakes.
-    """
+    """Train the policy in three stages, then a reward model that begins as the policy, on labels of its solutions."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/sapling"))
     parser.add_argument("--share", type=float, default=1.0, help="of the rows and labels to train on")
-    parser.add_argument("--made", type=int, default=201, help="made solutions, right and wrong, that are labeled too")
     parser.add_argument("--tested", type=int, default=50, help="test questions of each grade to measure with")
     options = parser.parse_args()
     runs, settings = options.runs, SFT
@@ -72,15 +70,20 @@ def main() -> None:
     if not steps.exists():
         with searcher_of(policy) as searcher:
             tell_solved(searcher, options.tested, GRADES)
-            own = list(labels_of(samples(searcher, SAMPLES, options.share)))
-        made = write_rows(
-            runs / "made.jsonl", "1,2,2", options.made, "--kind", "prm", seed=len(STAGES) + 1, style="quoted-goals"
-        )
-        wrong = map(json.loads, made.read_text(encoding="utf-8").splitlines())
-        write(steps, chain(own, wrong))
+            write(steps, chain.from_iterable(own_steps(searcher, runs, options.share)))
     train("train-prm", steps, runs / "prm", {**PRM, "policy.adapter": policy})  # It tells its AUC.
     judge = last_checkpoint(runs / "prm")
     ship(judge / ADAPTER, BASE, options.out / "sapling-prm", classifier=judge)
+
+
+def own_steps(searcher: Searcher, runs: Path, share: float) -> Iterator[Iterator[dict[str, Any]]]:
+    """Yield the rows of each part of the policy's own solutions, which are searched unless their file is there."""
+    for number, (grade, count) in enumerate(SAMPLES):
+        path = runs / f"steps-{number}.jsonl"
+        if not path.exists():
+            results = search(searcher, max(4, round(count * share)), "train", grade, seed=100 + number)
+            write(path, labels_of(results))
+        yield map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def searcher_of(policy: Path) -> Searcher:

@@ -23,6 +23,7 @@ def ship(adapter: Path, base: str, folder: Path, classifier: Path | None = None)
         tensors |= {name: tensor for name, tensor in stored.items() if name.startswith(HEAD)}
     small = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
     save_file(small, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config.pop("_name_or_path", None)  # A folder of this machine.
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     settings = json.loads((adapter / "adapter_config.json").read_text())
     settings["base_model_name_or_path"] = base

@@ -93,8 +93,8 @@ ENTRIES = {
         _shipped("seedling-prm", "reward", "dc20e26701e2842a28cbe686fb195ec8c871dc491d26dbbddee32d47a9344eb6"),
         _shipped("seedling-words", "policy", "266eab8922cf39e9191b274627d14976c643932bcb329ec6a340e8f6826cc7ba"),
         _shipped("seedling-words-prm", "reward", "e69d9fa1928dcc36d32cff913fb35498c1c95fbbf106393189ae940c153bf382"),
-        _adapter("sapling", "policy", "51eba8c2f51ea2250fb6ea6ac8c96a5a5faab3effa5d0e43032ab23c7d9b8786"),
-        _adapter("sapling-prm", "reward", "2230a869e814f4e1179fbeff766254106462f1a2c810c016c8d64acceb8c02d4"),
+        _adapter("sapling", "policy", "143297b5fcd871ebde39d08f4e31dafab2896e77383b4563fa78ef4381b5deca"),
+        _adapter("sapling-prm", "reward", "2a6525fd343f035561dec561b909c4edd33e4fa95fc43ccd3c40fb36cb289f70"),
         Entry(
             "smollm2-135m",
             "policy",
