@@ -3,8 +3,8 @@
     python -m benchmarks.before_after --policy seedling-words --reward seedling-words-prm --plot docs/before-after.svg
 
 Three policies: as it is, trained on independent responses, trained on trees, for as many updates. Each then answers the
-same test questions of `words` by several strategies and widths. A cell that was measured stands in `cells.jsonl` of the
-folder of runs, and the same command goes on behind the last one.
+same test questions of `words` by several strategies and widths; differences from before are paired. A cell that was
+measured stands in `cells.jsonl` of the folder of runs, and the same command goes on behind the last one.
 """
 
 import argparse
@@ -85,6 +85,7 @@ def measured(policy: str, reward: str, strategy: str, width: int, options: argpa
         "accuracy": statistics.fmean(votes),
         "low": low,
         "high": high,
+        "right": votes,
         "tokens": statistics.fmean(result.tokens for result in results),
         "held": statistics.fmean(result.mean_kv_tokens for result in results),
         "seconds": seconds / len(results),
@@ -106,6 +107,14 @@ def cells(policies: dict[str, str], options: argparse.Namespace) -> Iterator[dic
                     with path.open("a", encoding="utf-8") as file:
                         print(json.dumps(cell), file=file)
                 yield cell
+
+
+def gained(cell: dict[str, Any], told: list[dict[str, Any]]) -> str:
+    """Return the difference from the same search by the policy before, over the same questions, with its interval."""
+    before = next(one for one in told if (one["strategy"], one["width"]) == (cell["strategy"], cell["width"]))
+    differences = [one - its for one, its in zip(cell["right"], before["right"], strict=True)]
+    low, high = interval(differences)
+    return f"{statistics.fmean(differences):+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def draw(told: list[dict[str, Any]], path: Path) -> None:
@@ -169,15 +178,16 @@ def main() -> None:
         tokens, seconds = spent(options.runs / kind)
         print(f"{kind}: {options.updates} updates, {tokens:,} generated tokens, {math.ceil(seconds):,} s")
     print(
-        "\n| policy | strategy | width | weighted | tokens | KV held, mean | seconds |"
-        "\n|---|---|---:|---|---:|---:|---:|"
+        "\n| policy | strategy | width | weighted | against before | tokens | KV held, mean | seconds |"
+        "\n|---|---|---:|---|---|---:|---:|---:|"
     )
     told = []
     for cell in cells(policies, options):
         told.append(cell)
         print(
             f"| {cell['policy']} | {cell['strategy']} | {cell['width']} | {cell['accuracy']:.3f} ({cell['low']:.3f} to "
-            f"{cell['high']:.3f}) | {cell['tokens']:,.0f} | {cell['held']:,.0f} | {cell['seconds']:.2f} |",
+            f"{cell['high']:.3f}) | {gained(cell, told)} | {cell['tokens']:,.0f} | {cell['held']:,.0f} | "
+            f"{cell['seconds']:.2f} |",
             flush=True,
         )
     if options.plot:
