@@ -162,11 +162,16 @@ def line_scores(steps: Sequence[tuple[str, float | None]]) -> list[float | None]
 def _stored(path: Path | None) -> Iterator[Answered]:
     if path is None or not path.exists():
         return
-    for line in _whole_lines(path).decode().splitlines():
-        fields = json.loads(line)
-        ballots = tuple(Ballot(**ballot) for ballot in fields.pop("ballots"))
-        steps = tuple((score, label) for score, label in fields.pop("steps"))
-        yield Answered(**{**fields, "ballots": ballots, "steps": steps, "right": tuple(fields["right"])})
+    for number, line in enumerate(_whole_lines(path).split(b"\n")[:-1], 1):
+        try:
+            fields = json.loads(line)
+            ballots = tuple(Ballot(**ballot) for ballot in fields.pop("ballots"))
+            steps = tuple((score, label) for score, label in fields.pop("steps"))
+            yield Answered(**{**fields, "ballots": ballots, "steps": steps, "right": tuple(fields["right"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SystemExit(
+                f"{path}, line {number} is no answer: {error}. Remove it, its question is asked again."
+            ) from None
 
 
 def _whole_lines(path: Path) -> bytes:

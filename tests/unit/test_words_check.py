@@ -135,6 +135,35 @@ def test_every_wording_of_every_step_is_right_and_stays_so_in_other_case_and_spa
     assert seen > 10_000
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("Mia has (7 + 5) = 12 coins!", "yes"),
+        ("Mia has 7!+5=12 coins.", "unclear"),
+        ("Mia has 7+.5=12 coins.", "unclear"),
+        ("Mia has 7.+5=12 coins.", "unclear"),
+        ("Mia has 7+5:=12 coins.", "unclear"),
+        ("Mia has 7+5=12.0 coins.", "unclear"),
+        ("Mia has 7+5=12.", "unclear"),
+        ("Tom has .7 pens.", "unclear"),
+        ("Tom has 7. pens", "yes"),
+    ],
+)
+def test_punctuation_does_not_matter_but_for_that_inside_an_equation_and_of_fractions(line: str, verdict: str) -> None:
+    assert check_line(TOM, start(TOM), line)[0].verdict == verdict
+
+
+def test_a_quoted_sum_may_name_its_parts_in_another_order_and_a_quoted_difference_may_not() -> None:
+    problem = read_problem(
+        "Tom has 7 pens. Mia has 2 coins. Add the pens of Tom to the coins of Mia to get the hats of Ann. Take the "
+        "coins of Mia from the pens of Tom to get the keys of Sam. How many hats does Ann have?"
+    )
+    added = "Add the coins of Mia to the pens of Tom to get the hats of Ann: Ann has 7+2=9 hats."
+    taken = "Take the pens of Tom from the coins of Mia to get the keys of Sam: Sam has 7-2=5 keys."
+    verdicts = [check_line(problem, start(problem), line)[0].verdict for line in (added, taken)]
+    assert verdicts == ["yes", "no"]
+
+
 @pytest.mark.parametrize("grade", GRADES)
 @pytest.mark.parametrize("style", get_args(Style))
 def test_every_mistake_is_found_at_exactly_its_line(grade: int, style: Style) -> None:

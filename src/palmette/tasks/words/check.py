@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from palmette.tasks.words.problem import SIGNS, Problem, Quantity, calculate, left_side
+from palmette.tasks.words.problem import SIGNS, Fact, Problem, Quantity, calculate, left_side
 from palmette.tasks.words.reading import Line, Named, read_line
 from palmette.tasks.words.tokens import LONGEST_LINE, Equation
 
@@ -63,7 +63,7 @@ def check_line(problem: Problem, state: State, line: str) -> tuple[Check, State]
     said = read_line(line) if len(line) <= LONGEST_LINE else None
     if said is None:
         return Check("unclear", "not a sentence of a solution"), state
-    if said.quoted is not None and said.quoted not in problem.facts:
+    if said.quoted is not None and not _is_told(said.quoted, problem):
         return Check("no", "quotes what is not in the facts"), state
     if said.quoted is not None and said.target != said.quoted.target:
         return Check("no", "speaks of another quantity than the fact it quotes"), state
@@ -96,6 +96,12 @@ def steps_left(problem: Problem, state: State) -> int:
     if state.answered:
         return 0
     return len(missing(problem, state)) + (problem.ask.kind != "one" and not state.asked) + 1
+
+
+def _is_told(quoted: Fact, problem: Problem) -> bool:
+    """Tell whether a fact is one of the problem's; the parts of a sum may come in another order."""
+    swapped = replace(quoted, operands=quoted.operands[::-1]) if quoted.kind == "sum" else quoted
+    return quoted in problem.facts or swapped in problem.facts
 
 
 def _check_value(problem: Problem, state: State, said: Line) -> tuple[Check, State]:

@@ -10,7 +10,8 @@ LONGEST_LINE = 300
 """Characters; longer lines are not read. The longest sentence of the generator has under 120."""
 
 _LONGEST_NUMBER = 9
-_PIECE = re.compile(r"[A-Za-z]+|[0-9]+(?:,[0-9]{3})*|\S")
+_PIECE = re.compile(r"[A-Za-z]+|\.[0-9]+|[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\S")
+_BROKEN = re.compile(r"[-+*/=]\s*[.,;:!?'\"]|[0-9]\s*[.,;:!?'\"]+\s*[-+*/=]")
 _SPELLED = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/"})
 _SKIPPED = frozenset(".,;:!?'\"()[]")
 _SIGNS = frozenset(SIGNS.values())
@@ -41,15 +42,18 @@ _NAMES: dict[str, Token] = {
 def tokens_of(sentence: str) -> list[Token] | None:
     """Return the tokens of a sentence without its punctuation; None if it is too long or has too large a number.
 
-    Case, spaces, punctuation and thousands separators do not matter. `the` before a place is part of its name.
+    Case, spaces, thousands separators and punctuation do not matter; but there is none in the middle of an equation
+    (`3!+10`), where only brackets are skipped. A decimal fraction is no number of a sentence, it is a word. `the`
+    before a place is part of its name.
     """
-    if len(sentence) > LONGEST_LINE:
+    spelled = sentence.translate(_SPELLED)
+    if len(sentence) > LONGEST_LINE or _BROKEN.search(spelled):
         return None
     found: list[Token] = []
-    for piece in _PIECE.findall(sentence.translate(_SPELLED)):
+    for piece in _PIECE.findall(spelled):
         if piece in _SKIPPED:
             continue
-        if piece[0] in "0123456789":
+        if piece[0] in "0123456789" and "." not in piece:
             digits = piece.replace(",", "")
             if len(digits) > _LONGEST_NUMBER:
                 return None
