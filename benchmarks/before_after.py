@@ -18,10 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pupil_search import interval, parsed, right
+from benchmarks.pupil_search import STRATEGIES, interval, parsed, right
+from benchmarks.words_runs import open_runs
 from palmette import Searcher, load_task
 from recipes.commands import last_checkpoint
 
+ASKED = (
+    "policy", "reward", "plain", "grade", "method", "learning_rate", "updates", "train_questions", "set", "train",
+    "questions", "total_tokens", "seed",
+)  # fmt: skip
+"""The options on which a cell depends, but for strategy and width, which it tells."""
 ROLLOUTS = {
     "flat": {"search.strategy": "best_of_n"},
     "trees": {"search.strategy": "fixed_tree", "search.branches": "[4,2,2]"},
@@ -42,7 +48,9 @@ def trained(kind: str, options: argparse.Namespace) -> Path:
     settings = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
     more = [part for pair in (*options.set, *options.train) for part in ("--set", pair)]
     out = options.runs / kind
-    subprocess.run([sys.executable, "-m", "palmette", "train", "--out", str(out), *settings, *more], check=True)
+    command = [sys.executable, "-m", "palmette", "train", "--out", str(out), *settings, *more]
+    if code := subprocess.run(command, check=False).returncode:
+        raise SystemExit(code)  # It has said why.
     return last_checkpoint(out)
 
 
@@ -166,13 +174,15 @@ def main() -> None:
     parser.add_argument("--train", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of the training")
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--total-tokens", type=int, default=400)
-    parser.add_argument("--strategies", nargs="+", default=["best_of_n", "rebase", "espalier"])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["best_of_n", "rebase", "espalier"])
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, default=Path("runs/before-after"))
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    options.runs.mkdir(parents=True, exist_ok=True)
+    if options.widths == [1] and "best_of_n" not in options.strategies:
+        parser.error("at width 1 there is only best_of_n: give other widths, or --strategies best_of_n")
+    open_runs(options, ASKED)
     policies = {"before": options.policy, **{kind: str(trained(kind, options)) for kind in ROLLOUTS}}
     for kind in ROLLOUTS:
         tokens, seconds = spent(options.runs / kind)

@@ -76,14 +76,14 @@ ASKED = ("policy", "reward", "plain", "grade", "prompt", "total_tokens", "step_t
 """The options on which an answer depends, but for strategy, width and seed, which are in a file's name."""
 
 
-def open_runs(options: argparse.Namespace) -> None:
+def open_runs(options: argparse.Namespace, names: Sequence[str] = ASKED) -> None:
     """Make the folder of `--runs`, or end the program if its answers were given with other options."""
-    asked = {name: getattr(options, name, None) for name in ASKED}
+    asked = {name: getattr(options, name, None) for name in names}
     options.runs.mkdir(parents=True, exist_ok=True)
     path = options.runs / "asked.json"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        if other := [name for name in ASKED if before.get(name) != asked[name]]:
+        if other := [name for name in names if before.get(name) != asked[name]]:
             told = ", ".join(f"--{name.replace('_', '-')} {before.get(name)}, not {asked[name]}" for name in other)
             raise SystemExit(f"{options.runs} has answers with {told}. Give another folder, or the same options.")
     path.write_text(json.dumps(asked), encoding="utf-8")
@@ -213,8 +213,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--plain", action="store_true", help="one wording for each kind of fact and question")
     parser.add_argument("--grade", type=int, default=4)
-    parser.add_argument("--prompt", type=lambda text: text or None, default="{question}", help="empty: the task's own")
+    parser.add_argument(
+        "--prompt",
+        type=lambda text: text or None,
+        default="{question}",
+        help="'': the task's own, with its instruction",
+    )
     parser.add_argument("--total-tokens", type=int, default=600)
-    parser.add_argument("--step-tokens", type=int, default=48)
+    parser.add_argument("--step-tokens", type=int, default=48, help="longer steps are cut")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--runs", type=Path, help="folder of answers: the same command goes on behind the last one")

@@ -120,6 +120,8 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.0, help="deviation of an error added to the judge's logits")
     parser.add_argument("--ask", action="store_true", help="print no table: with --runs, to ask in several processes")
     options = parser.parse_args()
+    if unknown := [name for name in options.strategies if name.partition(":")[0] not in STRATEGIES]:
+        parser.error(f"no strategy {', '.join(unknown)}: there are {', '.join(STRATEGIES)}")
     if options.runs:
         open_runs(options)
 

@@ -43,6 +43,11 @@ def test_a_run_of_all_weights_ends_with_a_policy_and_one_of_lora_with_base_and_a
         f"adapter {trained}",
         f"search  palmette search --policy seedling --set policy.adapter='{trained}'",
     ]
+    asked = {"task.name": "words", "task.grade": 2, "task.generator": {"plain": True}}
+    of_words = load_config(None, {"policy.model": "sapling", "train.method": "lora", **asked})
+    assert result_lines(of_words, trained)[1].endswith(
+        """ --task words --set task.grade=2 --set 'task.generator={"plain": true}'"""
+    )
     assert result_of(full, trained) == {"policy": str(trained)}
     assert result_of(lora, trained) == {"policy": "seedling", "adapter": str(trained)}
     assert result_lines(lora, None) == []

@@ -238,7 +238,8 @@ def test_a_hub_id_is_a_name_or_an_organization_with_a_name(name: str, plausible:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("seedlng", "seedling"), ("Seedling", "seedling"), ("seeldnig", "seedling"), ("seedling_prm", "seedling-prm"),
-     ("seedling-ripe2", None), ("seedling-pr", None), ("smollm2-360m", None), ("smollm-135m", None), ("mini", None),
+     ("seedling-ripe2", None), ("seedling-pr", None), ("sapling-pmr", "sapling-prm"), ("sapling-mrp", None),
+     ("smollm2-360m", None), ("smollm-135m", None), ("mini", None),
      ("minilm-l6", None), ("minilmm", "minilm")],
 )  # fmt: skip
 def test_a_misspelling_differs_in_a_character_or_two_of_one_word_but_in_no_digit(name: str, meant: str | None) -> None:

@@ -37,7 +37,7 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             length_bytes = int.from_bytes(file.read(8), "little")
             if file_bytes < 8 or length_bytes > min(_LONGEST_HEADER_BYTES, file_bytes - 8):
-                raise _damaged(path, f"header says {length_bytes:,} bytes, the file has {file_bytes:,}")
+                raise _damaged(path, f"header says {8 + length_bytes:,} bytes or more, the file has {file_bytes:,}")
             text = file.read(length_bytes)
     except (OSError, ValueError) as error:
         raise BackendError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error

@@ -21,8 +21,8 @@ def likely_meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that differs from this one by a typing mistake, None where none does.
 
     Names that differ only in case or punctuation count as a mistake. Otherwise one word may differ, by one character,
-    or by two in a word of eight or more. Digits must be the same, and so must short words, since these tell models
-    apart: 7B from 8B, 2.5 from 3, `it` from `pt`.
+    or by two in a word of eight or more. Digits must be the same, and so must short words but for two letters that
+    are swapped, since these tell models apart: 7B from 8B, 2.5 from 3, `it` from `pt`.
     """
     typed = _WORD.findall(name.lower())
     candidates = {candidate: _WORD.findall(candidate.lower()) for candidate in known}
@@ -40,7 +40,7 @@ def _is_misspelled(typed: list[str], known: list[str]) -> bool:
     if _digits(one) != _digits(other):
         return False
     if len(other) <= _SHORT_WORD and not _digits(other):
-        return False
+        return len(other) == _SHORT_WORD and sorted(one) == sorted(other) and _edits(one, other) == 1
     return _edits(one, other) <= (2 if len(other) >= _LONG_WORD else 1)
 
 

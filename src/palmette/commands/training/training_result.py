@@ -65,8 +65,17 @@ def result_lines(config: "Config", trained: Path | None) -> list[str]:
         return []
     if config.train.method != "lora":
         return [f"policy  {one_line_path(trained)}"]
-    flags = f"--policy {quote(config.policy.model)} --set policy.adapter={quote(str(trained))}"
+    flags = f"--policy {quote(config.policy.model)} --set policy.adapter={quote(str(trained))}{_task_flags(config)}"
     return [f"adapter {one_line_path(trained)}", f"search  palmette search {one_line(flags, 4000)}"]
+
+
+def _task_flags(config: "Config") -> str:
+    """Return the flags of a search that asks the task of a run, where it is not the default."""
+    task, usual = config.task, type(config.task)()
+    name = f" --task {quote(task.name)}" if task.name != usual.name else ""
+    grade = f" --set task.grade={task.grade}" if task.grade != usual.grade else ""
+    generator = f" --set {quote(f'task.generator={json.dumps(task.generator)}')}" if task.generator else ""
+    return name + grade + generator
 
 
 def stopped(command: str, folder: Path, update: int | None) -> StoppedError:
