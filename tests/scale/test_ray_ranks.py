@@ -45,15 +45,15 @@ def start(cluster: Any, count: int, cpus: float, start_seconds: float = 300.0) -
 
 @pytest.mark.filterwarnings("ignore")
 def test_actors_train_as_one_process_does_and_one_that_is_killed_is_named(cluster: Any) -> None:
-    plain, model = plain_learner("full"), trained_seedling("full")
+    plain, model = plain_learner("full64"), trained_seedling("full64")
     ranks = start(cluster, 2, 1.0)
     try:
-        learner = RanksLearner(ranks, partial(build, "full", None), trained(model))
+        learner = RanksLearner(ranks, partial(build, "full64", None), trained(model))
         for update in range(2):
             plain.update(samples(update), micro_batch_tokens=TOKENS)
             learner.update(samples(update), micro_batch_tokens=TOKENS)
         learner.fetch()
-        assert furthest(model, plain.model) < 1e-5
+        assert furthest(model, plain.model) < 1e-10
         os.kill(learner.places[1]["pid"], signal.SIGKILL)
         with pytest.raises(RankLostError, match="rank 1 of 2 is lost in 'update'"):
             learner.update(samples(2), micro_batch_tokens=TOKENS)

@@ -1,4 +1,7 @@
-"""Ranks train as one process does, whatever their number; their checkpoints go on with any other number."""
+"""Ranks train as one process does, whatever their number; their checkpoints go on with any other number.
+
+In float64: in float32 processors add up in other orders, and after five updates weights are 2e-6 to 1e-5 apart.
+"""
 
 import os
 import random
@@ -45,16 +48,16 @@ def samples(update: int, count: int = 11) -> list[Sample]:
 
 def test_weights_after_five_updates_are_those_of_one_process(tmp_path: Path) -> None:
     """The issue's measure, and more: results, optimizer state, and what goes on from any of them."""
-    plain = plain_learner("full")
+    plain = plain_learner("full64")
     told = [plain.update(samples(update), micro_batch_tokens=TOKENS) for update in range(5)]
     after_five = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
     save_weights(plain.model, tmp_path / "plain")
     save_file(plain.state_dict(), tmp_path / "plain" / "state")
     for count in (1, 2, 4):
-        with ranks_learner(count) as (learner, model, _):
+        with ranks_learner(count, "full64") as (learner, model, _):
             results = [learner.update(samples(update), micro_batch_tokens=TOKENS) for update in range(5)]
             learner.fetch()
-            assert furthest(model, plain.model) < 1e-5, count
+            assert furthest(model, plain.model) < 1e-10, count
             for ours, theirs in zip(results, told, strict=True):
                 for name in ("loss", "kl", "entropy", "ratio_low", "ratio_mean", "ratio_high", "gradient_norm"):
                     assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-4), (count, name)
@@ -73,33 +76,33 @@ def test_weights_after_five_updates_are_those_of_one_process(tmp_path: Path) -> 
     for update in range(5, 7):
         plain.update(samples(update), micro_batch_tokens=TOKENS)
     for count, source in ((4, "two"), (1, "two"), (2, "plain")):
-        with ranks_learner(count, checkpoint=tmp_path / source) as (learner, model, _):
+        with ranks_learner(count, "full64", tmp_path / source) as (learner, model, _):
             for update in range(5, 7):
                 learner.update(samples(update), micro_batch_tokens=TOKENS)
             learner.fetch()
-            assert furthest(model, plain.model) < 1e-5, (count, source)
+            assert furthest(model, plain.model) < 1e-10, (count, source)
 
 
 def test_adapters_are_trained_by_ranks_and_nothing_else_is_sent() -> None:
-    plain = plain_learner("lora")
+    plain = plain_learner("lora64")
     before = {name: weight.clone() for name, weight in plain.model.named_parameters()}
-    with ranks_learner(2, "lora") as (learner, model, _):
+    with ranks_learner(2, "lora64") as (learner, model, _):
         for update in range(3):
             plain.update(samples(update), micro_batch_tokens=TOKENS)
             learner.update(samples(update), micro_batch_tokens=TOKENS)
         learner.fetch()
-    assert furthest(model, plain.model) < 1e-5
+    assert furthest(model, plain.model) < 1e-10
     for name, weight in model.named_parameters():
         assert torch.equal(weight, before[name]) != weight.requires_grad, name
 
 
 def test_more_ranks_than_samples_and_a_rank_that_is_killed() -> None:
-    plain = plain_learner("full")
+    plain = plain_learner("full64")
     plain.update(samples(0, 1), micro_batch_tokens=TOKENS)
-    with ranks_learner(2) as (learner, model, ranks):
+    with ranks_learner(2, "full64") as (learner, model, ranks):
         learner.update(samples(0, 1), micro_batch_tokens=TOKENS)
         learner.fetch()
-        assert furthest(model, plain.model) < 1e-5
+        assert furthest(model, plain.model) < 1e-10
         # What every rank finds wrong is told once, and ranks go on.
         with pytest.raises(PalmetteError, match="temperature"):
             learner.update([replace(samples(0)[0], temperature=0.5)], micro_batch_tokens=TOKENS)
