@@ -15,6 +15,8 @@ from palmette.backends.backend import Expansion
 from palmette.backends.local import LocalBackend
 from palmette.engine.cuts import Sampling
 from palmette.errors import ConfigError
+from palmette.run.parts import Parts
+from palmette.run.search import notices_of
 from palmette.score.scorer import Candidate
 from palmette.score.scorers.head import PrmScorer
 from palmette.zoo.foreign import quiet
@@ -178,3 +180,20 @@ def test_wrong_settings_are_refused_before_weights_are_read() -> None:
         load_policy("seedling", quantize="int4")
     with pytest.raises(ConfigError, match="quantize 'int8' is for the CPU, not for 'meta': set it to 'none'"):
         load_policy("seedling", quantize="int8", device="meta")
+
+
+@pytest.mark.parametrize(("flags", "slow"), [("sse2 avx2", {"int8"}), ("sse2 avx2 avx512f", set())])
+def test_a_backend_and_a_scorer_tell_what_this_processor_is_slow_with(
+    policy: LlamaForCausalLM,
+    reward: LlamaForTokenClassification,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
+    slow: set[str],
+) -> None:
+    monkeypatch.setattr("palmette.engine.tree_model.read_cpuinfo", lambda: f"flags\t: {flags}\n")
+    scorer = PrmScorer(quantized(reward, "int8"), tokenizer, batch_rows=4)
+    told = notices_of(Parts(backend(quantized(policy, "int8"), tokenizer), scorer))
+    assert {line.split(" for ")[1].partition(":")[0] for line in told} == slow, told
+    assert len(told) == len(slow)  # Once, though both have it to tell.
+    assert not notices_of(Parts(backend(policy, tokenizer), None))

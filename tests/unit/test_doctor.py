@@ -178,7 +178,7 @@ def test_what_cannot_be_examined_is_one_line(tmp_path: Path) -> None:
 
 def test_the_machine_is_told_with_what_a_default_run_holds() -> None:
     found = {finding.about: finding.found for finding in examine(None)}
-    assert {"cores", "threads", "memory", "limits", "disk", "versions", "default search"} <= found.keys()
+    assert {"cores", "processor", "threads", "memory", "limits", "disk", "versions", "default search"} <= found.keys()
     assert found["default search"].startswith("holds at most")
 
 

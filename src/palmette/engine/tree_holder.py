@@ -22,6 +22,11 @@ class TreeHolder:
         return self.tree.calls
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """What is slow about the model on this machine; see `TellsNotices`."""
+        return self.tree.notices
+
+    @property
     def weight_version(self) -> int:
         """The version of the weights that computed the last results; it increases when changed ones are noticed."""
         return self.tree.weight_version

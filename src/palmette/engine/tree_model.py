@@ -25,6 +25,7 @@ from palmette.engine.threads import as_many_as_free
 from palmette.engine.tree_cache import CacheNode, TreeCache
 from palmette.engine.weight_version import WeightVersion
 from palmette.errors import BackendError, BudgetError
+from palmette.processor import read_cpuinfo, slow_dtypes
 from palmette.zoo.adapter import swap_adapter, undone_on_error
 from palmette.zoo.overwrite import overwrite
 from palmette.zoo.quantize import is_quantized
@@ -52,6 +53,8 @@ class TreeModel:
         self.is_small = getattr(model.config.get_text_config(), "hidden_size", math.inf) <= SMALL_HIDDEN_SIZE
         """Whether a tick's time is that of its many small operations, not that of reading the weights."""
         self.is_rounded = model.dtype != torch.float32 or is_quantized(model)
+        self.notices = _notices(model)
+        """What is slow about the model on this machine, one line each."""
         self.calls = 0
         self._weights = WeightVersion(model)
         self._swaps = swaps(model)
@@ -257,6 +260,13 @@ class TreeModel:
 
     def _refused(self, reason: str) -> BackendError:
         return BackendError(f"cannot run a {self._model.config.model_type} on the tree cache: {reason}")
+
+
+def _notices(model: PreTrainedModel) -> tuple[str, ...]:
+    if model.device.type != "cpu":
+        return ()
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in model.parameters()}
+    return tuple(slow_dtypes(dtypes, read_cpuinfo()))
 
 
 def check_finite(outputs: torch.Tensor, whose: str) -> None:

@@ -163,7 +163,8 @@ def _search(
 def notices_of(parts: Parts) -> tuple[str, ...]:
     """Return what backend and scorer have to tell before a search."""
     told_by: tuple[object, ...] = (parts.backend, parts.scorer)
-    return tuple(notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
+    told = (notice for part in told_by if isinstance(part, TellsNotices) for notice in part.notices)
+    return tuple(dict.fromkeys(told))
 
 
 def unfamiliar(config: Config) -> Iterator[str]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from palmette import registry
-from palmette.backends.backend import OnDevice, TellsNotices
+from palmette.backends.backend import OnDevice
 from palmette.errors import ConfigError
 from palmette.events import Event, OomRetry
 from palmette.memory.device import limit_device_memory
 from palmette.planner.kv_room import planned_kv_bytes
 from palmette.planner.run_plan import refuse_what_cannot_fit
 from palmette.run.parts import build_parts
-from palmette.run.search import make_meter
+from palmette.run.search import make_meter, notices_of
 from palmette.run.watch import Watch
 from palmette.search.checked import kv_bytes_per_token
 from palmette.serve.asking.names import ModelNames, shown_name
@@ -62,8 +62,7 @@ def opened(config: Config, bounds: Bounds, *, name: str | None = None) -> Iterat
         names = ModelNames(name or shown_name(config.policy.served_model or config.policy.model), _served(config))
         kv_tokens = None if kv_bytes is None else kv_bytes // kv_bytes_per_token(parts.backend)
         gateway = Gateway(config, engine, names, bounds, kv_tokens)
-        if isinstance(parts.backend, TellsNotices):
-            notices += parts.backend.notices
+        notices += notices_of(parts)
 
         def record(event: Event) -> None:
             if isinstance(event, OomRetry):

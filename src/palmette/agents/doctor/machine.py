@@ -15,6 +15,7 @@ from palmette.cores import quota_cores
 from palmette.memory.host import cgroup_limits, memory_info
 from palmette.openmp import is_count_chosen
 from palmette.planner.devices import detect_gpus, detect_host
+from palmette.processor import lacking, read_cpuinfo
 from palmette.report.memory_plan import plan_config
 from palmette.units import format_bytes
 
@@ -35,6 +36,7 @@ class Fact:
 def machine_facts() -> Iterator[Fact]:
     """Yield what a run would find here, and what stands in its way."""
     yield from _cores()
+    yield _processor(read_cpuinfo())
     yield from _memory()
     yield from _devices()
     yield _disk()
@@ -56,6 +58,13 @@ def _cores() -> Iterator[Fact]:
         wrong = "OMP_WAIT_POLICY=passive: threads that wait keep their cores"
     shown = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
     yield Fact("threads", shown or ("chosen" if is_count_chosen(os.environ) else "as palmette chooses"), wrong)
+
+
+def _processor(cpuinfo: str) -> Fact:
+    named = (line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name"))
+    slow = lacking(cpuinfo)
+    told = f", no instructions for {', '.join(slow)}: float32 is several times as fast on it" if slow else ""
+    return Fact("processor", next(named, "not told") + told)
 
 
 def _memory() -> Iterator[Fact]:
