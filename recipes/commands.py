@@ -11,14 +11,11 @@ from pathlib import Path
 from palmette import SearchResult
 
 
-def command(
-    kind: str, policy: Path, data: Path | None, out: Path, settings: Mapping[str, object], seed: int
-) -> list[str]:
-    """Return the command that trains on rows of a file, or on a task without one, or goes on where it was stopped."""
+def command(kind: str, policy: Path, data: Path, out: Path, settings: Mapping[str, object], seed: int) -> list[str]:
+    """Return the command that trains on rows of a file, or goes on where it was stopped."""
     given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    named = ["--policy", str(policy), "--out", str(out), "--seed", str(seed)]
-    rows = [] if data is None else ["--data", str(data)]
-    return [sys.executable, "-m", "palmette", kind, *named, *rows, *given]
+    named = ["--policy", str(policy), "--data", str(data), "--out", str(out), "--seed", str(seed)]
+    return [sys.executable, "-m", "palmette", kind, *named, *given]
 
 
 def train(kind: str, policy: Path, data: Path, out: Path, settings: Mapping[str, object], seed: int) -> None:

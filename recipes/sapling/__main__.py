@@ -40,13 +40,6 @@ LORA = {
     "train.checkpoint_every": 50,
 }
 SFT = {**LORA, "sft.batch_tokens": 1536}
-GRPO = {
-    **LORA, "train.learning_rate": 1e-3, "train.warmup_updates": 0, "train.checkpoint_every": 4,
-    "reward.model": "none", "task.name": "words", "task.grade": 2, "task.generator": '{"plain": true}',
-    "search.strategy": "best_of_n", "search.width": 16, "search.total_tokens": 400,
-    "train.questions": 8, "train.updates": 24,
-}  # fmt: skip
-"""On independent responses to problems of grade 2, of which one in seven is right before."""
 SAMPLES = (*[(1, 120)] * 6, *[(2, 70)] * 4)
 """Grades and questions, of each of which the judge sees four solutions of the policy. Each part has a file."""
 PRM = {
@@ -56,10 +49,7 @@ PRM = {
 
 
 def main() -> None:
-    """Train the policy on solutions and on its own responses, then a reward model on labels of its solutions.
-
-    The reward model begins as the policy.
-    """
+    """Train the policy in three stages, then a reward model that begins as the policy, on labels of its solutions."""
     parser = argparse.ArgumentParser(description="Train both. Stopped at any moment, the same command goes on.")
     parser.add_argument("--out", type=Path, default=Path("src/palmette/zoo"))
     parser.add_argument("--runs", type=Path, default=Path("runs/sapling"))
@@ -67,7 +57,6 @@ def main() -> None:
     parser.add_argument("--tested", type=int, default=50, help="test questions of each grade to measure with")
     options = parser.parse_args()
     runs, settings = options.runs, SFT
-    updates = max(1, round(GRPO["train.updates"] * options.share))
     for number, (grades, solutions, drills, schedule) in enumerate(STAGES, 1):
         data, out = runs / f"stage-{number}.jsonl", runs / f"stage-{number}"
         rows = max(4, round(solutions * options.share))
@@ -78,9 +67,7 @@ def main() -> None:
         data.write_bytes(told.read_bytes() + drilled.read_bytes())
         train("sft", data, out, {**settings, "train.schedule": schedule})
         settings = {**SFT, "policy.adapter": last_checkpoint(out)}
-    learned = last_checkpoint(runs / f"stage-{len(STAGES)}")
-    train("train", None, runs / "grpo", {**GRPO, "policy.adapter": learned, "train.updates": updates})
-    policy = last_checkpoint(runs / "grpo")
+    policy = last_checkpoint(runs / f"stage-{len(STAGES)}")
     ship(policy, BASE, options.out / "sapling")
 
     steps = runs / "steps.jsonl"
@@ -109,8 +96,8 @@ def searcher_of(policy: Path) -> Searcher:
     return Searcher(BASE, None, "best_of_n", settings=settings, width=4, total_tokens=600)
 
 
-def train(kind: str, data: Path | None, out: Path, settings: dict[str, object]) -> None:
-    """Train on rows of a file, or on a task, until it is done, on all cores: sums then depend on how many there are."""
+def train(kind: str, data: Path, out: Path, settings: dict[str, object]) -> None:
+    """Train on rows of a file until it is done, on all cores: sums then depend on how many there are."""
     subprocess.run(command(kind, Path(BASE), data, out, settings, SEED), check=True, env=os.environ)
 
 
