@@ -22,7 +22,8 @@ from recipes.words import labels_of, search, tell_solved, write_rows
 SEED = 0
 BASE = "smollm2-135m"
 GRADES = (1, 2)
-DTYPE = "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
+_KNOWS_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+DTYPE = "bfloat16" if _KNOWS_BF16 else "float32"
 """Products in bfloat16 take six times as long as in float32 on a processor that does not know them."""
 STAGES: tuple[tuple[str, int, int, str], ...] = (
     ("1,2", 650, 0, "constant"),
