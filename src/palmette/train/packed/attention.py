@@ -9,6 +9,7 @@ key, X width of a value; of one tile Q queries, M = Q * F, C keys.
 
 import palmette.quiet_torch  # noqa: F401  # isort: skip
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ TILE_BYTES = 2 * 2**20
 
 _HIDDEN = -1e30
 """The score of a key that is not visible. Finite: a row of a tile without any visible key must not become nan."""
+
+_LEAST_LOG = -50.0
 
 KeyValue = tuple[torch.Tensor, torch.Tensor]
 
@@ -163,8 +166,7 @@ class _TiledAttention(torch.autograd.Function):
             before_GM1 = top_GN1[:, queries]
             now_GM1 = torch.maximum(before_GM1, scores_GMC.amax(-1, keepdim=True))
             faded_GM1 = (before_GM1 - now_GM1).exp_()
-            # A weight below e^-80 is lost beside one of 1, and exp is five times slower on results that underflow.
-            weights_GMC = scores_GMC.sub_(now_GM1).clamp_(min=-80).exp_()
+            weights_GMC = _weigh(scores_GMC, now_GM1)
             sum_GN1[:, queries] = sum_GN1[:, queries] * faded_GM1 + weights_GMC.sum(-1, keepdim=True)
             out_GNX[:, queries] = torch.baddbmm(out_GNX[:, queries].mul_(faded_GM1), weights_GMC, values_GCX)
             top_GN1[:, queries] = now_GM1
@@ -195,7 +197,7 @@ class _TiledAttention(torch.autograd.Function):
                 slopes_GMC = scores_GMC.square().neg_().add_(1)
                 scores_GMC.mul_(softcap)
             _hide(scores_GMC, hidden_QC)
-            weights_GMC = scores_GMC.sub_(logsums_GN1[:, queries]).clamp_(min=-80).exp_()
+            weights_GMC = _weigh(scores_GMC, logsums_GN1[:, queries])
             grad_values_GCX.baddbmm_(weights_GMC.transpose(1, 2), grad_GMX)
             grad_scores_GMC = torch.bmm(grad_GMX, values_GCX.transpose(1, 2))
             grad_scores_GMC.sub_(means_GN1[:, queries]).mul_(weights_GMC)
@@ -240,6 +242,16 @@ class _Views:
         keys = slice(tile.key_first, tile.key_last)
         rows = slice(tile.query_first * self._heads, tile.query_last * self._heads)
         return rows, tensors[place][:, keys], tensors[place + 1][:, keys]
+
+
+def _weigh(scores_GMC: torch.Tensor, logs_GM1: torch.Tensor) -> torch.Tensor:
+    """Turn scores into e^(score - log) in place, 0 where that is lost beside a weight of 1 even in float64.
+
+    A weight of a hidden key must be 0: its products with gradients would have no normal numbers, with which processors
+    of Intel multiply a hundred times slower. exp is five times slower on results that underflow.
+    """
+    weights_GMC = scores_GMC.sub_(logs_GM1).clamp_(min=_LEAST_LOG).exp_()
+    return torch.nn.functional.threshold_(weights_GMC, 1.01 * math.exp(_LEAST_LOG), 0.0)
 
 
 def _hide(scores_GMC: torch.Tensor, hidden_QC: torch.Tensor | None) -> None:
