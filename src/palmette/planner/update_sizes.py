@@ -193,16 +193,13 @@ def _norm_bytes(model: Model, update: UpdateNeeds) -> int:
 def _saved_input_bytes(model: Model, update: UpdateNeeds) -> int:
     """Return what the linear layers of a layer save of a token's inputs, each input once.
 
-    The attention's output is saved anyway. A frozen matrix saves nothing. peft computes in float32, and each adapted
-    layer casts a narrow input for itself: queries, keys and values save three copies of the same input.
+    The attention's output is saved anyway. A frozen matrix saves nothing, an adapter the product of its first matrix.
     """
     shape, number = model.shape, model.number_bytes
     if update.method == "full":
         return number * (2 * shape.hidden + shape.intermediate)
     adapted = shape.lora_layers(update.lora_targets)
-    ranks = sum(own.count for own in adapted) * update.lora_rank * FLOAT_BYTES
-    if number < FLOAT_BYTES:
-        return (sum(own.count * own.inputs for own in adapted) * FLOAT_BYTES + ranks) // shape.layers
+    ranks = sum(own.count for own in adapted) * update.lora_rank * number
     inputs = shape.hidden * _adapts(model, update, "attn", shape.hidden)
     inputs += shape.hidden * _adapts(model, update, "mlp", shape.hidden)
     inputs += shape.intermediate * _adapts(model, update, "mlp", shape.intermediate)

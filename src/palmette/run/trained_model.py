@@ -13,6 +13,7 @@ from palmette.errors import RunError
 from palmette.memory.guard import RunPieces
 from palmette.settings import Config
 from palmette.train.checkpoints.store import Checkpoint
+from palmette.train.half_lora import add_in_half
 from palmette.train.model_parts import train_all, train_lora
 from palmette.train.samples import Sample
 from palmette.train.update.learner import Learner, Savings
@@ -75,7 +76,7 @@ class TrainedModel:
             return train_lora(self.model, rank=train.lora_rank, targets=targets)
         names = [policy.model, self.model.name_or_path]
         device = str(self.model.device)
-        return load_adapter(self.model, policy.adapter, base_names=names, device=device, trainable=True)
+        return add_in_half(load_adapter(self.model, policy.adapter, base_names=names, device=device, trainable=True))
 
     def _adapter_folder(self, folder: Path) -> Path:
         """Return where in the folder of a checkpoint the adapter is."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from palmette.errors import BackendError
+from palmette.train.half_lora import add_in_half
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,4 +97,4 @@ def train_lora(
         lora_alpha=2 * rank if alpha is None else alpha,
         target_modules="all-linear" if targets is None else list(targets),
     )
-    return get_peft_model(model, config)
+    return add_in_half(get_peft_model(model, config))
