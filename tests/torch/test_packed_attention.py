@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from palmette.engine.attention import Mask
-from palmette.train.packed.attention import Pass, attend
+from palmette.train.packed.attention import Pass, attend, weigh
 from palmette.train.packed.passes import depth_first
 from palmette.train.packed.tiles import tiles_of
 from palmette.train.packed.trie import Trie, build_trie
@@ -124,6 +124,17 @@ def test_scores_far_apart_lose_nothing() -> None:
     found = by_tiles(trie, tensors, len(trie.tokens), None, None, 500)
     torch.testing.assert_close(found, written_out(*tensors, hidden_scores(trie, None), None), rtol=0, atol=1e-12)
     assert bool(torch.isfinite(torch.stack([grad.sum() for grad in torch.autograd.grad(found.sum(), tensors)])).all())
+
+
+def test_weights_are_exact_or_zero_and_their_products_with_gradients_are_normal_numbers() -> None:
+    logs = torch.tensor([[[3.0]]])
+    scores = torch.tensor([[[-1e30, 3.0, 2.0, -46.0, -60.0, -90.0, -120.0]]])
+    weights = weigh(scores.clone(), logs)[0, 0]
+    torch.testing.assert_close(weights[1:4], torch.tensor([0.0, -1.0, -49.0]).exp(), rtol=1e-6, atol=0)
+    assert weights[[0, 4, 5, 6]].tolist() == [0.0] * 4
+    products = weights * 1e-14
+    assert bool(((products == 0) == (weights == 0)).all())
+    assert float(products[products > 0].min()) > torch.finfo(torch.float32).tiny
 
 
 def test_half_precision_is_computed_in_float32() -> None:

@@ -140,16 +140,15 @@ def _in_the_last_layer(model: Model, update: UpdateNeeds) -> list[Line]:
     """Return what is held in the backward pass of the last layer, when no other layer has freed anything yet.
 
     The most is held in its feed-forward: the gradients of product, up and gate once the product itself is freed, the
-    residual's gradient twice, and one matrix's gradient before it is accumulated. LoRA has no product to free where
-    down is frozen, and its gradients are float32 whatever the weights are.
+    residual's gradient twice, and one matrix's gradient before it is accumulated. LoRA in half
+    precision has no product to free where down is frozen.
     """
     shape, tokens, number = model.shape, update.batch_tokens, model.number_bytes
     layer, boundary = _layer_bytes(model, update), tokens * shape.hidden * number
     saved = (shape.layers - 1) * boundary + layer if update.checkpointing else shape.layers * layer
     each = 2 * number * (shape.intermediate + shape.hidden)
     if update.method == "lora" and number < FLOAT_BYTES:
-        wide = 1 if _adapts(model, update, "mlp", shape.hidden) else 0
-        each = (6 + 2 * wide) * shape.intermediate + (5 + 3 * wide) * shape.hidden
+        each = 6 * shape.intermediate + 5 * shape.hidden
     if shape.norms_in_float32 and number < FLOAT_BYTES:
         each = max(each, 6 * FLOAT_BYTES * shape.hidden)  # A norm's input, its gradients and their products.
     matrix = shape.hidden * shape.intermediate * number if update.method == "full" else 0

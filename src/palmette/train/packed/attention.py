@@ -166,7 +166,7 @@ class _TiledAttention(torch.autograd.Function):
             before_GM1 = top_GN1[:, queries]
             now_GM1 = torch.maximum(before_GM1, scores_GMC.amax(-1, keepdim=True))
             faded_GM1 = (before_GM1 - now_GM1).exp_()
-            weights_GMC = _weigh(scores_GMC, now_GM1)
+            weights_GMC = weigh(scores_GMC, now_GM1)
             sum_GN1[:, queries] = sum_GN1[:, queries] * faded_GM1 + weights_GMC.sum(-1, keepdim=True)
             out_GNX[:, queries] = torch.baddbmm(out_GNX[:, queries].mul_(faded_GM1), weights_GMC, values_GCX)
             top_GN1[:, queries] = now_GM1
@@ -197,7 +197,7 @@ class _TiledAttention(torch.autograd.Function):
                 slopes_GMC = scores_GMC.square().neg_().add_(1)
                 scores_GMC.mul_(softcap)
             _hide(scores_GMC, hidden_QC)
-            weights_GMC = _weigh(scores_GMC, logsums_GN1[:, queries])
+            weights_GMC = weigh(scores_GMC, logsums_GN1[:, queries])
             grad_values_GCX.baddbmm_(weights_GMC.transpose(1, 2), grad_GMX)
             grad_scores_GMC = torch.bmm(grad_GMX, values_GCX.transpose(1, 2))
             grad_scores_GMC.sub_(means_GN1[:, queries]).mul_(weights_GMC)
@@ -244,7 +244,7 @@ class _Views:
         return rows, tensors[place][:, keys], tensors[place + 1][:, keys]
 
 
-def _weigh(scores_GMC: torch.Tensor, logs_GM1: torch.Tensor) -> torch.Tensor:
+def weigh(scores_GMC: torch.Tensor, logs_GM1: torch.Tensor) -> torch.Tensor:
     """Turn scores into e^(score - log) in place, 0 where that is lost beside a weight of 1 even in float64.
 
     A weight of a hidden key must be 0: its products with gradients would have no normal numbers, with which processors
