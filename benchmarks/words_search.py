@@ -2,11 +2,11 @@
 
     python -m benchmarks.words_search --policy POLICY_FOLDER --reward REWARD_FOLDER --widths 16 64
 
-Every strategy gets the same questions; the models are loaded once. Differences from REBASE are paired, with 95%
-intervals by bootstrap over questions. `KV held` is distinct tokens, as the engine's pool holds them. `best-of-N` is
-what independent solutions come to with the tokens of the row: the first ones of a best-of-N search of the width. Below
-each table the policy and the judge are told by that search: how often one leaf is right, how many of the first lines of
-a question differ, and how well the judge ranks.
+Every strategy gets the same questions; the models are loaded once. Differences from REBASE, or from what `--against`
+names, are paired, with 95% intervals by bootstrap over questions. `KV held` is distinct tokens, as the engine's pool
+holds them. `best-of-N` is what independent solutions come to with the tokens of the row: the first ones of a best-of-N
+search of the width. Below each table the policy and the judge are told by that search: how often one leaf is right, how
+many of the first lines of a question differ, and how well the judge ranks.
 """
 
 import argparse
@@ -97,15 +97,15 @@ def fmean_or_nan(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else math.nan
 
 
-def row(strategy: str, width: int, run: Run, rebase: Run, independent: Run) -> str:
-    """Return a row of the table."""
+def row(strategy: str, width: int, run: Run, other: Run, independent: Run) -> str:
+    """Return a row of the table, with what it differs by from another run."""
     held, tokens = run.mean("held"), run.mean("tokens")
     found = statistics.fmean(any(answered.verdicts) for answered in run.answers)
     return (
         f"| {strategy} | {statistics.fmean(run.right()):.3f} | {statistics.fmean(run.right('best')):.3f} "
         f"| {statistics.fmean(run.right('majority')):.3f} "
-        f"| {found:.3f} | {run.against(rebase)} | {held:,.0f} | {run.mean('peak'):,.0f} "
-        f"| {rebase.mean('held') / held:.2f} | {tokens:,.0f} | {with_tokens(independent, width, tokens):.3f} "
+        f"| {found:.3f} | {run.against(other)} | {held:,.0f} | {run.mean('peak'):,.0f} "
+        f"| {other.mean('held') / held:.2f} | {tokens:,.0f} | {with_tokens(independent, width, tokens):.3f} "
         f"| {tokens * len(run.answers) / run.seconds:,.0f} | {len(run.answers) / run.seconds:.2f} |"
     )
 
@@ -116,11 +116,13 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
+    parser.add_argument("--against", default="rebase", help="the strategy that the others are compared with")
     parser.add_argument("--pool", type=int, help="tokens that the KV pool holds at most: it evicts and computes again")
     parser.add_argument("--noise", type=float, default=0.0, help="deviation of an error added to the judge's logits")
     parser.add_argument("--ask", action="store_true", help="print no table: with --runs, to ask in several processes")
     options = parser.parse_args()
-    if unknown := [name for name in options.strategies if name.partition(":")[0] not in STRATEGIES]:
+    against = options.against
+    if unknown := [name for name in (*options.strategies, against) if name.partition(":")[0] not in STRATEGIES]:
         parser.error(f"no strategy {', '.join(unknown)}: there are {', '.join(STRATEGIES)}")
     if options.runs:
         open_runs(options)
@@ -143,17 +145,17 @@ def main() -> None:
             continue
         print(f"\nwidth {width}, {len(options.seeds)} x {options.questions} questions of grade {options.grade}\n")
         print(
-            "| strategy | weighted | best | majority | a leaf right | against REBASE | KV held, mean | peak "
-            "| REBASE's mean / this | tokens | best-of-N with these | tokens/s | questions/s |\n"
+            f"| strategy | weighted | best | majority | a leaf right | against {against} | KV held, mean | peak "
+            f"| {against}'s mean / this | tokens | best-of-N with these | tokens/s | questions/s |\n"
             "|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|"
         )
         runs: dict[str, Run] = {}
-        for strategy in sorted({*options.strategies, "rebase", "best_of_n"}, key=order):
+        for strategy in sorted({*options.strategies, against, "best_of_n"}, key=order):
             print(f"{strategy} {width}", file=sys.stderr, flush=True)
             runs[strategy] = searched(load, strategy, width, options)
-            if "rebase" in runs and "best_of_n" in runs:
-                for name in list(runs) if strategy == "rebase" else [strategy]:
-                    print(row(name, width, runs[name], runs["rebase"], runs["best_of_n"]), flush=True)
+            if against in runs and "best_of_n" in runs:
+                for name in list(runs) if strategy == against else [strategy]:
+                    print(row(name, width, runs[name], runs[against], runs["best_of_n"]), flush=True)
         print(f"\n{quality(runs['best_of_n'])}", flush=True)
 
 
