@@ -251,7 +251,7 @@ def weigh(scores_GMC: torch.Tensor, logs_GM1: torch.Tensor) -> torch.Tensor:
     of Intel multiply a hundred times slower. exp is five times slower on results that underflow.
     """
     weights_GMC = scores_GMC.sub_(logs_GM1).clamp_(min=_LEAST_LOG).exp_()
-    return torch.nn.functional.threshold_(weights_GMC, 1.01 * math.exp(_LEAST_LOG), 0.0)
+    return torch.nn.functional.threshold(weights_GMC, 1.01 * math.exp(_LEAST_LOG), 0.0, inplace=True)
 
 
 def _hide(scores_GMC: torch.Tensor, hidden_QC: torch.Tensor | None) -> None:
