@@ -59,7 +59,7 @@ seedling: $(READY)  ## train the three small models again, by palmette sft and p
 seedling-words: $(READY)  ## train the small model of `words` and its judge from scratch: 105 minutes on one core, resumable
 	$(BIN)/python -m recipes.seedling_words
 
-sapling: $(READY)  ## teach SmolLM2 to solve `words` and to judge its steps: 3 hours on a core, goes on when called again
+sapling: $(READY)  ## teach SmolLM2 to solve `words` and to judge its steps: 3.5 hours on a core, goes on when called again
 	$(BIN)/python -m recipes.sapling
 
 bench-solver: $(READY)  ## our solver against PuLP/CBC on the same models, alternating
