@@ -37,18 +37,6 @@ _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 _PLACE = re.compile(r"\A\s*(?:\*\*)?(?:step\s*)?\d+\s*[.):](?=\s|\*)", re.IGNORECASE)
 """The number of a step at its beginning: `2.`, `Step 3:`."""
 
-
-class EspalierSettings(RebaseSettings):
-    """Settings of espalier, with the one of REBASE. None is chosen by the width: see `Espalier`."""
-
-    lambda_held: float | None = Field(
-        None, ge=0, le=1000, description="weight of the KV tokens that a branch holds; null: 16 / width, at most 1"
-    )
-    kept_alike: int | None = Field(
-        None, ge=1, le=1000, description="how many of the leaves that have found the same go on; null: sqrt(width) / 4"
-    )
-
-
 NARROW = 16
 """Up to this width the weight of memory is 1 and one of the leaves that have found the same goes on.
 
@@ -57,6 +45,17 @@ falls more slowly, because what many have found is held once. So at a weight of 
 narrow one would not have had: at width 64 it lost 9 points of REBASE's vote on long problems, at 0.25 4, and none with
 two wordings of what many have found.
 """
+
+
+class EspalierSettings(RebaseSettings):
+    """Settings of espalier, with the one of REBASE. Where one is None the width of the run decides (`NARROW`)."""
+
+    lambda_held: float | None = Field(
+        None, ge=0, le=1000, description="weight of the KV tokens that a branch holds; null: 16 / width, at most 1"
+    )
+    kept_alike: int | None = Field(
+        None, ge=1, le=1000, description="how many of the leaves that have found the same go on; null: sqrt(width) / 4"
+    )
 
 
 class Espalier(Strategy):
